@@ -29,11 +29,13 @@ class Bounds:
         if kind == "get":
             return self._entry + REPLY_BYTES
         if kind == "txn":
-            count = len(message.then) + len(message.otherwise) + len(message.conditions)
-            if count > self._limits.operations:
+            then, otherwise, conditions = message.then, message.otherwise, len(message.conditions)
+            if len(then) + len(otherwise) + conditions > self._limits.operations:
                 return REPLY_BYTES  # it is rejected
-            results = max(self._results(message.then), self._results(message.otherwise))
-            return min(results + len(message.conditions) * 16 + REPLY_BYTES, self._most)
+            results = self._results(then)
+            if otherwise:
+                results = max(results, self._results(otherwise))
+            return min(results + conditions * 16 + REPLY_BYTES, self._most)
         if kind == "delete":
             return self._limits.key_bytes + REPLY_BYTES  # where it ended, if that is told
         return REPLY_BYTES

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Collection
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from wbkv_proto.v1 import session_pb2 as session
@@ -150,51 +150,57 @@ class _SessionStream:
                 )
             size = len(raw) // len(calls) if calls else 0
             for i, call in enumerate(calls, start=1):
-                await self._begin_with_room(call, size)
-                if request is not None and (future := self._under_way.get(call.number)) is not None:
-                    begun.append(future)
+                kind = call.WhichOneof("call")
+                message = None if kind is None else getattr(call, kind)
+                bound = 0 if kind is None else COPIES * self._requests.bound(kind, message)
+                timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
+                room = self._budget.reserve_now(self._connection, bound, may_refuse=kind == "get")
+                if room is None:
+                    room = await self._wait_for_room(call.number, kind, bound, timeout_s, size)
+                if room is not None:
+                    future = self._begin(call.number, kind, message, timeout_s, size, room)
+                    if request is not None and future is not None:
+                        begun.append(future)
                 if i % SLICE == 0:
                     await asyncio.sleep(0)
         finally:
             if request is not None:
                 release_after(begun, request)
 
-    async def _begin_with_room(self, call: session.Call, size: int) -> None:
-        """Begin a call when there is room for its reply. Until then, no further ones are read."""
-        kind = call.WhichOneof("call")
-        bound = 0 if kind is None else COPIES * self._requests.bound(kind, getattr(call, kind))
-        reads = kind == "get"
-        room = self._budget.reserve_now(self._connection, bound, may_refuse=reads)
-        if room is None:
-            timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
-            try:
-                room = await self._budget.reserve(self._connection, bound, timeout_s, may_refuse=reads)
-            except Overloaded as error:
-                self._count += 1
-                self._size += size
-                self._reply(size, self._error(call.number, error), None)
-                return
-        self._rooms.add(room)
-        self._begin(call, size, room)
+    async def _wait_for_room(
+        self, number: int, kind: str | None, bound: int, timeout_s: float, size: int
+    ) -> Reservation | None:
+        """Wait until there is room for the reply to a call; until then, no further calls are read. Returns
+        None if there is none in time, which is the reply.
+        """
+        try:
+            return await self._budget.reserve(self._connection, bound, timeout_s, may_refuse=kind == "get")
+        except Overloaded as error:
+            self._count += 1
+            self._size += size
+            self._reply(size, self._error(number, error), None)
+            return None
 
-    def _begin(self, call: session.Call, size: int, room: Reservation) -> None:
-        number = call.number
+    def _begin(
+        self, number: int, kind: str | None, message: Any, timeout_s: float, size: int, room: Reservation
+    ) -> asyncio.Future[Committed] | None:
+        """Begin a call. Returns None if it is over already: it was invalid."""
+        self._rooms.add(room)
         if number in self._under_way:
             raise InvalidRequest(f"two calls under way have the number {number}")
         self._count += 1
         self._size += size
-        kind = call.WhichOneof("call")
         try:
             if kind is None:
                 raise InvalidRequest("this server does not know the call, or it is missing")  # noqa: TRY301 - reported
-            timeout_s = call.timeout_ms / 1000 or self._options.default_timeout_s
-            begun, fill = self._requests.begin(kind, getattr(call, kind), timeout_s)
-            future = asyncio.ensure_future(begun)
+            begun, fill = self._requests.begin(kind, message, timeout_s)
+            future = begun if isinstance(begun, asyncio.Future) else asyncio.ensure_future(begun)
         except Exception as error:  # noqa: BLE001 - all are reported to the client
             self._reply(size, self._error(number, error), room)
-            return
+            return None
         self._under_way[number] = future
         future.add_done_callback(partial(self._done, number, size, room, kind, fill))
+        return future
 
     def _done(
         self,

@@ -390,8 +390,6 @@ class Gateway:
 
     def _is_ahead(self, deadline: int, by: int) -> bool:
         """Return whether a deadline is that far ahead, by what is known here."""
-        if deadline <= timestamp(self.clocks.highest, GroupId(0)) + by:
-            return False  # what time it is can only be later than what was told
         return deadline > timestamp(self.newest(), GroupId(0)) + by
 
     def _transact_late(

@@ -9,7 +9,7 @@ import pytest
 from kvstore.machine.request import DeleteRange, Get, Limits, Put, Range, Scan, Shape, Transaction, Unchanged
 from kvstore.store import errors
 from kvstore.store.admission import BUDGET_ROWS, SMALL_ROWS, WAIT_S, WAITING_LONG
-from kvstore.store.estimates import COUNTED, RANGES, SPARE, rows_of
+from kvstore.store.estimates import COUNTED, RANGES, SPARE, has_ranges, rows_of
 from kvstore.store.gateway import Gateway, Identity
 from multicast.types import GroupId
 from tests.unit.kvstore.store.test_admission import answer, multicasts
@@ -27,7 +27,23 @@ def estimate(transaction: Transaction, rows: int | None, groups: tuple[GroupId, 
 
 
 def test_transactions_without_ranges_are_not_long() -> None:
-    assert estimate(Transaction(then=(Put(b"a", b""), Get(b"b"))), None) == 0
+    points = Transaction(then=(Put(b"a", b""), Get(b"b")))
+    assert not has_ranges(points)
+    assert estimate(points, None) == 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Transaction(then=(Put(b"a", b""), COUNT)),
+        Transaction(then=(Put(b"a", b""),), otherwise=(Get(b"b"), Scan(ALL, limit=1))),
+        Transaction((Unchanged(ALL, 1),), (Put(b"a", b""),)),
+        Transaction(then=(DeleteRange(ALL, 1),)),
+    ],
+)
+def test_a_range_in_any_part_is_estimated(asked: Transaction) -> None:
+    assert has_ranges(asked)
+    assert estimate(asked, 1)
 
 
 def test_small_ranges_count_as_what_they_have() -> None:
