@@ -218,6 +218,8 @@ class Gate(Generic[Answer]):
             levels = self._levels()
             self._close(levels[-1].value)
             for group in listeners:
+                if group not in self._owed and self._waits_for_nothing(group):
+                    continue
                 announcement = self._announcement(levels, group)
                 announced = [announcement.closed, *(level.value for level in announcement.levels)]
                 if group in self._owed or self._announced.get(group) != announced:
@@ -287,6 +289,13 @@ class Gate(Generic[Answer]):
                 if n and known is not None:  # who has announced nothing is not passed by a level
                     reach |= known.levels[n - 1].reach
         return reach
+
+    def _waits_for_nothing(self, group: GroupId) -> bool:
+        """Whether the group has announced that all it shares with us is closed there. Then it waits for no
+        announcement of ours; a new leader that does not know it asks.
+        """
+        known = self._heard.get(group)
+        return known is not None and known.closed >= self._shared_last[group]
 
     def _announcement(self, levels: list[Level], group: GroupId) -> Announcement:
         """What matters to the group: up to the last message it shares with us, unless it has asked."""

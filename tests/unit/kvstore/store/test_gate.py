@@ -115,6 +115,22 @@ def test_only_those_who_share_something_open_are_told_and_only_news() -> None:
     assert gate.repeat() == []
 
 
+def test_a_group_that_has_closed_all_that_it_shares_is_told_nothing_unless_it_asks() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A, B))
+    gate.delivered(ts(6), (A, C))
+    assert [group for group, _ in gate.turn().announcements] == [B, C]
+    gate.heard(Announcement(B, ts(5), ()))
+    gate.heard(announced(C, 6, A))
+    [(group, announcement)] = gate.turn().announcements
+    assert (group, announcement.closed, gate.closed) == (C, 6, 6), "C may not have closed it yet"
+    gate.heard(Announcement(B, ts(0), (), wanted=True))  # of a new leader, which does not know
+    [(group, announcement)] = gate.turn().announcements
+    assert (group, announcement.closed) == (B, 6)
+    gate.delivered(ts(7), (A, B))
+    assert [group for group, _ in gate.turn().announcements] == [B], "it has not closed this one"
+
+
 def test_a_lost_announcement_is_asked_for() -> None:
     here: Gate[str] = Gate(A)
     there: Gate[str] = Gate(B)
