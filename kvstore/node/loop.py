@@ -301,7 +301,7 @@ class Node:
         now = self._clock.now()
         self._violation = None
         for sender, receiver, messages in envelopes:
-            if type(sender) is not ReplicaId and node is not None:
+            if node is not None and not isinstance(sender, ReplicaId):
                 self._outbox.route(sender, node)
             self._take(sender, receiver, messages, now, node)
             if self._violation is not None:
@@ -316,7 +316,7 @@ class Node:
         self, sender: Process, receiver: Process, messages: Sequence[Any], now: float,
         node: NodeId | None = None,
     ) -> None:  # fmt: skip
-        hosted = self._hosted.get(receiver)  # type: ignore[call-overload]  # a client's id is not among them
+        hosted = self._hosted.get(receiver)  # type: ignore[arg-type]  # a client's id is not among them
         if hosted is None:
             if receiver in self._application.processes:
                 self._pass_on(receiver, sender, messages)

@@ -142,11 +142,11 @@ class Outbox:
                 if not self._may_stay(node, queues, now):
                     frames[node] = _envelopes(queues)
         for me, target, piece in pieces:
-            node = self._node_of(target)
-            if node is not None and node != self._me:
-                if node not in frames:
-                    frames[node] = _envelopes(self._links.get(node, {}))
-                frames[node].append((me, target, [piece]))
+            home = self._node_of(target)
+            if home is not None and home != self._me:
+                if home not in frames:
+                    frames[home] = _envelopes(self._links.get(home, {}))
+                frames[home].append((me, target, [piece]))
         for node, frame in frames.items():
             self._links.pop(node, None)
             self._lingering.pop(node, None)

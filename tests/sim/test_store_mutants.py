@@ -66,7 +66,7 @@ RANDOM: Final = [
     (mutants.CompactsPastPins, "bank", "all"),
     (mutants.ExecutesAgain, "bank", "all"),
     (mutants.IgnoresDeadlines, "append", "all"),
-    (mutants.CutsByTheClock, "register", "all"),
+    (mutants.CutsByTheClock, "counter", "all"),
     (mutants.ForgetsOutcomes, "register", "all"),
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.HubForgetsWhoIsBehind, "append", "all"),
