@@ -130,9 +130,10 @@ def test_the_share_of_points_is_that_of_any_transaction(
     """It is found by another way than that of transactions with conditions, ranges or two branches."""
     share = share_of(Transaction((), tuple(operations)), placement, A, destinations)
     then = _split(tuple(operations), placement, A, destinations)
-    if then is None or share is None:
-        assert share is then
+    if then is None:
+        assert share is None
         return
+    assert share is not None
     assert (share.conditions, share.then, share.otherwise, share.voters) == ((), then, (), frozenset())
     assert share.footprint == footprint_of((), then)
     keys = [each.key for _, each in then if isinstance(each, Put)]
