@@ -62,6 +62,7 @@ class Replica:
         self.groups = tuple(map(GroupId, range(groups)))
         self.placement = Placement.evenly(self.groups)
         self.events: SimpleQueue[object] = SimpleQueue()
+        self.now = 0.0
         storage.create(path, Identity.new("benchmark", NodeId("n1"), durability, "store"))
         self.disk = storage.open(
             path, "benchmark", NodeId("n1"), tables=TABLES,
@@ -69,7 +70,7 @@ class Replica:
         )  # fmt: skip
         self.application = StoreApplication(
             self.disk.state, topology, self.placement, me=GATEWAY, limits=Limits(),
-            now=lambda: 0.0, rng=random.Random(1),
+            now=lambda: self.now, rng=random.Random(1),
         )  # fmt: skip
         ordering = WhiteBox(Start(self.me, topology, random.Random(1), 0.0))
         now = 0.0
@@ -219,8 +220,9 @@ def pages(path: Path, sizes: Any) -> list[float]:
         began = time.thread_time()
         while more:
             question = Page(Scan(Range(start, None), 0, PAGE_BYTES), partition.machine.watermark)
-            partition.receive(GATEWAY, Query(1, question), 0.0)
-            ((_, _, answer),) = partition.turn(0.0)
+            replica.now += 0.01  # long reads pause between slices
+            partition.receive(GATEWAY, Query(1, question), replica.now)
+            ((_, _, answer),) = partition.turn(replica.now)
             CODEC.size_of(answer)
             page = answer.response
             if not isinstance(page, Entries):

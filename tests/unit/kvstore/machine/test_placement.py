@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.machine.placement import Placement, Scheme, share_of, slot_token, tag_of
+from kvstore.machine.placement import SHORT, WRITES, Placement, Scheme, _split, share_of, slot_token, tag_of
 from kvstore.machine.request import (
+    Append,
     Compare,
+    Delete,
     Get,
     InvalidRequest,
     Operator,
@@ -18,6 +20,7 @@ from kvstore.machine.request import (
     Subject,
     Transaction,
     Unchanged,
+    footprint_of,
 )
 from multicast.types import GroupId
 
@@ -112,3 +115,34 @@ def test_the_first_token_that_moves() -> None:
     assert Placement(2, Scheme.ORDERED, (b"", b"g", b"q"), (A, B, C), groups).moved_from(ORDERED) == b"p"
     assert Placement(2, Scheme.ORDERED, (b"",), (C,), groups).moved_from(ORDERED) == b""
     assert Placement(2, Scheme.ORDERED, (b"", b"z"), (A, C), groups).moved_from(ORDERED) == b"g"
+
+
+OPERATIONS = st.sampled_from((b"a", b"{g}a", b"h", b"p", b"q")).flatmap(
+    lambda key: st.sampled_from((Put(key, b""), Get(key), Delete(key), Append(key, b"")))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(OPERATIONS, max_size=5), st.sampled_from((ORDERED, HASHED)), st.sampled_from(((A,), (A, B))))
+def test_the_share_of_points_is_that_of_any_transaction(
+    operations: list[Put | Get | Delete | Append], placement: Placement, destinations: tuple[GroupId, ...]
+) -> None:
+    """It is found by another way than that of transactions with conditions, ranges or two branches."""
+    share = share_of(Transaction((), tuple(operations)), placement, A, destinations)
+    then = _split(tuple(operations), placement, A, destinations)
+    if then is None:
+        assert share is None
+        return
+    assert share is not None
+    assert (share.conditions, share.then, share.otherwise, share.voters) == ((), then, (), frozenset())
+    assert share.footprint == footprint_of((), then)
+    keys = [each.key for _, each in then if isinstance(each, Put)]
+    assert share.only_puts == (len(set(keys)) == len(then))
+
+
+@pytest.mark.parametrize(("count", "is_long"), [(SHORT + 1, False), (WRITES, False), (WRITES + 1, True)])
+def test_many_puts_are_long(count: int, is_long: bool) -> None:  # noqa: FBT001
+    puts = tuple([Put(b"%d" % number, b"") for number in range(count)])
+    share = share_of(Transaction((), puts), Placement.evenly([A]), A, (A,))
+    assert share is not None
+    assert share.is_long is is_long

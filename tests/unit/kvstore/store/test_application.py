@@ -14,6 +14,7 @@ from kvstore.machine.request import Put, Transaction
 from kvstore.storage.errors import DamagedRow
 from kvstore.store import gateway
 from kvstore.store.application import StoreApplication
+from kvstore.store.partition import Partition
 from kvstore.store.retention import EXPIRE_S
 from multicast.messages import Delivery, Multicast
 from multicast.topology import Topology
@@ -61,3 +62,44 @@ def test_a_group_whose_partition_cannot_be_opened_does_not_stop_others() -> None
     application.turn(1.0)
     assert set(application.damaged) == {A}
     assert application._followed.keys() <= {B}
+
+
+def test_only_partitions_with_input_or_a_due_time_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk: Any = None
+    topology = Topology({group: members(group) for group in (A, B, C)})
+    application = StoreApplication(
+        disk, topology, PLACEMENT, me=GATEWAY, limits=Limits(),
+        now=lambda: 0.0, rng=random.Random(1),
+    )  # fmt: skip
+    turned: list[GroupId] = []
+    turn = Partition.turn
+
+    def counted(partition: Partition, now: float) -> Any:
+        turned.append(partition.group)
+        return turn(partition, now)
+
+    def taken(now: float) -> list[GroupId]:
+        turned.clear()
+        application.turn(now)
+        return turned
+
+    for group in (A, B):
+        partition = partition_of(group)
+        application._replicas[group], application._partitions[group] = partition.replica, partition
+    monkeypatch.setattr(Partition, "turn", counted)
+    assert taken(0.0) == [A, B], "they are new"
+    assert taken(0.001) == []
+    application._woken.add(B)
+    assert taken(0.001) == [B]
+    due = application._partitions_at
+    assert application.wake_at <= due == min(each.wake_at for each in application._partitions.values())
+    assert taken(due) == [A, B]
+    application._woken.update((B, A))
+    assert taken(due) == [A, B], "in the order of groups"
+    replica: Any = application._replicas[A]
+    replica.is_leader = False
+    assert taken(due) == [A], "it has stopped leading"
+    assert taken(due) == []
+    replica.cballot = replica.cballot._replace(number=7)
+    replica.is_leader = True
+    assert taken(due) == [A], "it leads again"

@@ -131,6 +131,24 @@ def test_a_group_that_has_closed_all_that_it_shares_is_told_nothing_unless_it_as
     assert [group for group, _ in gate.turn().announcements] == [B], "it has not closed this one"
 
 
+def test_a_gate_without_turns_closes_what_it_can_when_it_is_settled() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(4), (A,))
+    assert gate.closed == 0
+    gate.settle()
+    assert gate.closed == 4
+    gate.delivered(ts(5), (A, B))
+    gate.delivered(ts(6), (A,))
+    gate.heard(Announcement(B, ts(0), (), wanted=True))
+    gate.settle()
+    assert (gate.closed, len(gate)) == (4, 1)
+    gate.heard(announced(B, 5, A))
+    gate.settle()
+    assert (gate.closed, len(gate)) == (6, 0)
+    gate.new_ballot(ts(7))
+    assert gate.turn().announcements == [], "whoever asked before has asked another"
+
+
 def test_a_lost_announcement_is_asked_for() -> None:
     here: Gate[str] = Gate(A)
     there: Gate[str] = Gate(B)
