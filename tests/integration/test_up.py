@@ -20,7 +20,7 @@ from kvstore.commands import welcome
 from kvstore.commands.cluster import Signals, UpCommand
 from kvstore.config.model import Config
 from kvstore.config.toml import dump_config
-from kvstore.local.cluster import LocalCluster, local_cluster
+from kvstore.local.cluster import LocalCluster, free_ports, local_cluster
 from kvstore.local.probe import NotServing, wait_serving
 from kvstore.local.supervise import ClusterError
 from tests.integration import standin
@@ -121,7 +121,8 @@ def test_a_campaign_in_the_background_of_a_script_ends_on_sigint() -> None:
 
 def test_a_node_in_the_background_of_a_script_ends_on_sigint(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    dump_config(Config.local(1, 1, 1, tmp_path), file)
+    port, api_port = free_ports(2)
+    dump_config(Config.local(1, 1, 1, tmp_path, ports=[port], api_ports=[api_port]), file)
     with in_background("serve", "--config", str(file), "--node", "n1", "--create") as node:
         assert node.stderr is not None
         assert any("n1 serves 1 groups" in line for line in node.stderr)
