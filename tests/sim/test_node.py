@@ -193,13 +193,13 @@ def test_promises_wait_for_the_records_of_their_own_group(
     node: type[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstore.node.loop.LARGE_BATCH_BYTES", 0)  # all groups have batches of their own
-    for seed in range(4 if node is PromisesInOrder else 30):
+    for seed in range(4 if node is PromisesInOrder else 60):
         outcome = run(seed, node, disk=SLOW)
         if outcome.violation is not None:
             assert node is not PromisesInOrder, outcome
             assert outcome.error is None
             return
-    assert node is PromisesInOrder, f"{node.__name__} came through 30 seeds"
+    assert node is PromisesInOrder, f"{node.__name__} came through 60 seeds"
 
 
 def often(seed: int, state: type[SimState]) -> Outcome:
