@@ -83,7 +83,7 @@ class ComparesReports(Node):
 
 def test_a_state_that_a_snapshot_has_replaced_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ComparesReports, "replaced", 0)
-    for seed in (0, 5, 7):
+    for seed in (13, 15, 16):
         timing = Timing(history=0, part_entries=2)
         outcome = run(seed, ComparesReports, timing=timing, disk=SLOW, workload=Workload(messages=120))
         assert outcome.violation is None
