@@ -22,6 +22,7 @@ from multicast.types import (
     GroupId,
     MessageId,
     Phase,
+    ReplicaId,
     Timestamp,
     expand_dests,
 )
@@ -102,8 +103,36 @@ class Reported:
     executed: Timestamp
 
 
+@dataclass(slots=True)
+class Counted:
+    """This replica has made something durable since its count rose last, to this one now.
+
+    Other members remember the count, so that a log which was rolled back is recognised (`process.memories`).
+    """
+
+    count: int
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Another member of the group has told this count of its own."""
+
+    member: ReplicaId
+    count: int
+
+
 Record: TypeAlias = (
-    Promised | Joined | Accepted | Voted | Delivery | Learned | Dropped | Configured | Reported
+    Promised
+    | Joined
+    | Accepted
+    | Voted
+    | Delivery
+    | Learned
+    | Dropped
+    | Configured
+    | Reported
+    | Counted
+    | Remembered
 )
 """A `Delivery` records that the message's timestamps are decided; if the message was accepted here, its
 payload is on disk already."""
@@ -120,7 +149,7 @@ class Durable:
     messages are dropped before. Runs of messages are folded without running any Python code for one of them.
     """
 
-    __slots__ = ("ballot", "cballot", "clock", "executed", "latest", "memberships")
+    __slots__ = ("ballot", "cballot", "clock", "count", "executed", "latest", "memberships", "memories")
 
     def __init__(self) -> None:
         self.ballot = self.cballot = NO_BALLOT
@@ -131,6 +160,10 @@ class Durable:
         """The newest known membership of each group that has changed its own."""
         self.latest: dict[MessageId, Proposal | Delivery | EntryState] = {}
         """What the last record of each message says."""
+        self.count = 0
+        """The replica's own count."""
+        self.memories: dict[ReplicaId, int] = {}
+        """The counts of the group's other members, as far as they are remembered."""
 
     def apply(self, records: Iterable[Record]) -> None:
         """Fold further records, in the order in which they were emitted."""
@@ -153,6 +186,11 @@ class Durable:
                     self.ballot = ballot
                 case Configured(membership):
                     self.memberships[membership.group] = membership
+                    self._forget_former(membership)
+                case Counted(count):
+                    self.count = max(self.count, count)
+                case Remembered(member, count):
+                    self.memories[member] = max(self.memories.get(member, 0), count)
                 case Reported(executed):
                     self.executed = max(self.executed, executed)
                 case Joined(ballot, clock, entries):
@@ -161,6 +199,12 @@ class Durable:
                     self.latest = {entry.mid: _proposal_if_accepted(entry) for entry in entries}
                 case _:
                     raise TypeError(f"{type(record).__name__} is not a record")
+
+    def _forget_former(self, membership: Membership) -> None:
+        """Forget counts of replicas that are not members any more: they take part in nothing."""
+        for member in list(self.memories):
+            if member.group == membership.group and member not in membership.everyone:
+                del self.memories[member]
 
     def deliver(self, mids: Iterable[MessageId], deliveries: Iterable[Delivery]) -> None:
         """Fold deliveries of these messages."""
@@ -191,18 +235,21 @@ class Durable:
         """Return the fewest records whose fold equals this one."""
         members = [Configured(membership) for membership in self.memberships.values()]
         joined = Joined(self.cballot, self.clock, (*self.entries.values(),))
-        return [*members, Reported(self.executed), joined, Promised(self.ballot)]
+        counts: list[Record] = [Counted(self.count)] if self.count else []
+        counts += [Remembered(member, count) for member, count in self.memories.items()]
+        return [*members, *counts, Reported(self.executed), joined, Promised(self.ballot)]
 
     def copy(self) -> Durable:
         """Return a fold of the same records, which others may continue."""
         copied = Durable()
         copied.ballot, copied.cballot, copied.clock = self.ballot, self.cballot, self.clock
-        copied.executed = self.executed
+        copied.executed, copied.count, copied.memories = self.executed, self.count, dict(self.memories)
         copied.memberships, copied.latest = dict(self.memberships), dict(self.latest)
         return copied
 
     def _state(self) -> tuple[object, ...]:
-        return self.ballot, self.cballot, self.clock, self.executed, self.entries, self.memberships
+        promises = self.ballot, self.cballot, self.clock, self.executed
+        return *promises, self.entries, self.memberships, self.count, self.memories
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Durable) and self._state() == other._state()

@@ -258,6 +258,8 @@ class Heartbeat:
     """The leader's monotonic time, in microseconds: the acknowledgement repeats it."""
     alive_only: bool = False
     """Whether it has overtaken other messages of the leader, and says only that the leader is alive."""
+    counts: tuple[int, ...] = ()
+    """The members' counts, as far as the leader knows, in the order of the ballot's configuration."""
 
 
 @dataclass(slots=True)
@@ -271,6 +273,8 @@ class HeartbeatAck:
     """The member's time of day, in microseconds, if its clock is hybrid."""
     sent_us: int = 0
     """`sent_us` of the heartbeat that this answers."""
+    count: int = 0
+    """The member's count: see `durable.Counted`."""
 
 
 @dataclass(slots=True)
@@ -349,6 +353,24 @@ class Executed:
     reply_wanted: bool
 
 
+@dataclass(slots=True)
+class Recall:
+    """A replica that has started asks which count of its own a member remembers."""
+
+    life: int
+    """A random number of the asking replica's life, which the answer repeats."""
+
+
+@dataclass(slots=True)
+class Recalled:
+    """The count of the asking replica that the sender remembers; 0 if it has never heard one."""
+
+    life: int
+    count: int
+    version: int
+    """The version of the group's membership that the sender knows."""
+
+
 Message: TypeAlias = (
     Multicast
     | Accept
@@ -373,6 +395,8 @@ Message: TypeAlias = (
     | CatchUp
     | Deliveries
     | Executed
+    | Recall
+    | Recalled
 )
 
 

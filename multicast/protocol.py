@@ -113,6 +113,10 @@ class Start:
     """Returns the time of day, which may be wrong and may jump. With it, clocks are hybrid: local timestamps
     follow quorum time (`quorum_time`), in ticks of 100 microseconds, unless the clock is ahead of it. Without
     it they are logical, as in the paper."""
+    trusts_log: bool = True
+    """Whether the host knows that `durable` is what this replica has left. If it does not (the disk may be an
+    old copy), the replica takes part only when a quorum remembers no more than its log (`process.memories`).
+    """
 
 
 def _does_not_know(_: Multicast) -> bool:
@@ -254,6 +258,10 @@ class Protocol(abc.ABC):
 
     is_restoring = False
     """Whether this process has lost part of its state, and takes part in nothing until it is restored."""
+
+    forgot: str = ""
+    """If other members remember more of this process than its log does: what they remember. Such a process
+    may have forgotten promises, and takes part in nothing for ever. Its host replaces its disk."""
 
     @property
     def queued(self) -> int:

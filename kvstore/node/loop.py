@@ -216,7 +216,7 @@ class Node:
             self._application.drop(group, BEGUN_ANEW)
         start = Start(
             replica, self.topology, random.Random(self._rng.getrandbits(64)), now, self._timing,
-            durable, self._application.load(group), self._address, evicts, self._wall,
+            durable, self._application.load(group), self._address, evicts, self._wall, trusts_log=False,
         )  # fmt: skip
         hosted = _Hosted(self._protocol(start), position=start.checkpoint.position)
         hosted.replica.knows_digest = self.staging.knows
@@ -496,6 +496,10 @@ class Node:
             if self._wakes[replica] <= now:
                 hosted.replica.tick(now)
                 self._dirty[replica] = None
+                if hosted.replica.forgot:
+                    # All groups share one log: each may have forgotten something, whoever remembers it.
+                    self._log.distrust(hosted.replica.forgot)
+                    return
         if self.staging.wake_at <= now:
             self.staging.tick(now)
         if self._clock_watch.is_due(now):

@@ -61,6 +61,11 @@ class Log(Protocol):
     def write(self, records: Mapping[GroupId, Sequence[Record]]) -> int:
         """Queue a batch; return its number. Once durable, the log calls the node's `durable(number)`."""
 
+    def distrust(self, reason: str) -> None:
+        """Take no more batches, in this life and all later ones: the log was rolled back, and may lack
+        promises. The node stops, and returns with a new disk.
+        """
+
     # Staged payloads: see `kvstore.node.staging`
 
     def stage(self) -> int:

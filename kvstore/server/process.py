@@ -18,6 +18,7 @@ from kvstore.config.model import Config
 from kvstore.local.disk import replace_lost_disk
 from kvstore.local.status import serve_status
 from kvstore.server.engine import Engine
+from kvstore.storage.errors import LostDisk
 from kvstore.wire.frames import Envelope, WireError
 from kvstore.wire.transport import Transport
 from multicast.errors import PeerViolation
@@ -214,10 +215,16 @@ def _member(row: object) -> ReplicaId:
 
 
 async def serve(config: Config, me: NodeId) -> int:
-    """Run a node until it stops; return the exit status."""
-    server = Server(config, me)
-    _collect_seldom()
-    return await server.run()
+    """Run a node until it stops; return the exit status. If its log turns out to have been rolled back, the
+    node goes on with a new disk.
+    """
+    while True:
+        server = Server(config, me)
+        _collect_seldom()
+        status = await server.run()
+        failure = server.engine.failure
+        if failure is None or not isinstance(failure.__cause__, LostDisk):
+            return status
 
 
 def _collect_seldom() -> None:

@@ -45,6 +45,10 @@ class SimLog:
         self._sync()
         return self._count
 
+    def distrust(self, reason: str) -> None:
+        """The machine gets a new disk."""
+        self._machine.forgot(reason)
+
     # Records have payloads whole; the production log is tested on its own.
 
     referred: Container[int] = ()

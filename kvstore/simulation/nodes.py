@@ -25,10 +25,11 @@ from multicast.errors import PeerViolation
 from multicast.membership import Membership
 from multicast.messages import Delivery, Message
 from multicast.protocol import Protocol, Ready, Start
+from multicast.sim.checkers import Violation
 from multicast.sim.host import Commit, DiskDelays, Host, Observer
 from multicast.sim.network import Loop, Network
 from multicast.sim.run import Simulation
-from multicast.types import ClientId, GroupId, Process, ReplicaId, Timestamp, begun_anew
+from multicast.types import NO_TIMESTAMP, ClientId, GroupId, Process, ReplicaId, Timestamp, begun_anew
 
 
 class LateBareMulticast(BareMulticast):
@@ -62,6 +63,8 @@ class SimMachine:
         """The node's, in its last life."""
         self.log = SimLog(self)
         self.state: Any = simulation.new_state(self)
+        self.copies: list[dict[GroupId, Durable]] = []
+        """Copies of its log, from the oldest on."""
         self.begun: set[GroupId] = set()
         """Groups whose replicas have begun anew on this disk."""
         self.late = simulation.late(me)
@@ -207,6 +210,10 @@ class SimMachine:
         self.log = self._after_crash()
         self.state.crash()
 
+    def forgot(self, reason: str) -> None:
+        """The node has found that its log was rolled back."""
+        self.later(0.0, self._simulation.replace_machine, self, reason)
+
     def _after_crash(self) -> SimLog:
         log = SimLog(self)
         log.groups = self.log.groups
@@ -309,6 +316,8 @@ class NodeView(Host):
         self.machine = machine
         self._observers = observers
         self.gone = False
+        self.rolled_back = False
+        self._had_executed = NO_TIMESTAMP  # states are not rolled back
 
     @property
     def replica(self) -> Protocol | None:  # type: ignore[override]  # a view of its machine
@@ -477,6 +486,37 @@ class NodeSimulation(Simulation):
             del self._machines[replica.number]
             for lost in machine.replicas:
                 self.replace(lost, down_s)
+
+    def copy_disk(self, replica: ReplicaId) -> None:
+        """Copy the log of a node."""
+        machine = self.views[replica].machine
+        machine.copies.append({group: durable.copy() for group, durable in machine.log.groups.items()})
+
+    def roll_back(self, replica: ReplicaId, down_s: float) -> None:
+        """Replace the log of a node by a copy of it: of all its groups. The state stays."""
+        machine = self.views[replica].machine
+        known = [copy for copy in machine.copies if self._are_recognised(machine, copy)]
+        if known and all(map(self.survives_without, machine.replicas)):
+            if machine.node is not None:
+                self.views[replica].crash()
+            machine.log.groups = {group: durable.copy() for group, durable in known[-1].items()}
+            for each in machine.replicas:
+                self.views[each].rolled_back = True
+            self.loop.at(self.loop.now + down_s, self.restart, replica)
+
+    def _are_recognised(self, machine: SimMachine, copy: Mapping[GroupId, Durable]) -> bool:
+        return all(self.is_recognised(me, copy.get(me.group, Durable()).count) for me in machine.replicas)
+
+    def replace_machine(self, machine: SimMachine, reason: str) -> None:
+        """Give a machine a new disk, since its node says that its log was rolled back."""
+        views = [self.views[me] for me in machine.replicas]
+        if not all(view.rolled_back for view in views):
+            raise Violation("Memories", f"{machine.me} has a sound log: {reason}")
+        if not any(view.gone for view in views):
+            views[0].crash()
+            del self._machines[machine.number]
+            for view in views:
+                self.replace(view.me, 0.0)
 
     def damage_log(self, replica: ReplicaId, down_s: float) -> None:
         """The log of one group of a node is damaged. When the node starts again, this replica begins anew;

@@ -4,6 +4,7 @@
     lock        locked by the process that uses the disk
     log/        LMDB: the records behind acknowledgements
     state/      LMDB: the state that deliveries made
+    rolled-back the log lacks promises that other nodes remember: this disk is lost
     log.damaged-*, state.damaged-*  what was set aside: see `renewal` and `disk.replace_state`
 
 `disk.json` is not in LMDB because it must be readable when nothing else is: without fsync, a power cut may
@@ -28,7 +29,7 @@ from kvstore.storage.errors import LostDisk, StorageError
 from kvstore.storage.keys import INCARNATION, META
 from multicast.types import BEGUN_MAX, GROUPS_MAX, GroupId, begun_anew
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 """Version of everything on the disk. Any change of the format needs another."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]
@@ -41,6 +42,9 @@ DISK: Final = "disk.json"
 LOCK: Final = "lock"
 LOG: Final = "log"
 STATE: Final = "state"
+ROLLED_BACK: Final = "rolled-back"
+TEXT_MAX: Final = 4096
+"""The longest reason in a mark."""
 
 
 # Identity
@@ -160,11 +164,29 @@ def check_incarnation(path: Path, identity: Identity, value: bytes) -> None:
 
 
 def check_lost(path: Path, identity: Identity, left: Left, boot: str) -> None:
-    """Reject a disk without fsync, if the machine has stopped since it was in use."""
+    """Reject a disk whose log was rolled back; and one without fsync, if the machine has stopped since it
+    was in use.
+    """
+    mark = path / ROLLED_BACK
+    if mark.exists():
+        raise LostDisk(f"{path} is an old copy: {mark.read_text(errors='replace')[:TEXT_MAX]}")
     if identity.durability == "os" and not left.clean and left.boot != boot:
         raise LostDisk(
             f"{path} was in use with durability 'os' when its machine stopped: it may lack promises"
         )
+
+
+def mark_rolled_back(path: Path, reason: str) -> None:
+    """Mark a disk as lost, since its log was rolled back. The mark is durable when this returns."""
+    file = path / ROLLED_BACK
+    try:
+        with open(open_private(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
+            opened.write(reason[:TEXT_MAX])
+            opened.flush()
+            os.fsync(opened.fileno())
+        sync_directory(path)
+    except OSError as error:
+        raise StorageError(f"{file} cannot be written: {error.strerror}") from error
 
 
 def sync_directory(path: Path) -> None:

@@ -16,8 +16,8 @@ import lmdb
 from kvstore.config.checks import Durability
 from kvstore.storage import checksum, keys
 from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
-from kvstore.storage.errors import DamagedLog, DamagedRow, StorageError
-from kvstore.storage.identity import Identity
+from kvstore.storage.errors import DamagedLog, DamagedRow, LostDisk, StorageError
+from kvstore.storage.identity import Identity, mark_rolled_back
 from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS, LOG_STAGED, META
 from kvstore.storage.records import Payloads, decode, encode, payload_bytes
 from multicast.durable import Durable, Record
@@ -519,6 +519,11 @@ class LmdbLog:
     def _done(self, number: int, whole: bool) -> None:  # noqa: FBT001 - an outcome
         """Report a commit, in the thread. The next `pump` repeats one that did not fit into the map."""
         self._on_durable(number if whole else self.durable)
+
+    def distrust(self, reason: str) -> None:
+        """Fail, and mark the disk as lost: no process opens it again as it is. Waits for the disk."""
+        mark_rolled_back(self._env.path.parent, reason)
+        self._env.fail(LostDisk(reason))
 
     @property
     def stalled(self) -> bool:

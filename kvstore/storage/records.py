@@ -26,12 +26,14 @@ from kvstore.wire.schema import ERRORS, FormatError, kinds_of
 from multicast.durable import (
     Accepted,
     Configured,
+    Counted,
     Dropped,
     Durable,
     Joined,
     Learned,
     Promised,
     Record,
+    Remembered,
     Reported,
     Voted,
 )
@@ -329,6 +331,8 @@ TAGS: Final[Mapping[int, type]] = {
     9: Configured,
     10: _Known,
     11: Reported,
+    12: Counted,
+    13: Remembered,
     60: _Staged,
 }
 """Tags of records on the disk. A tag is never used for another class: its change needs another

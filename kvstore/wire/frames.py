@@ -56,10 +56,12 @@ from multicast.messages import (
     PreVote,
     PreVoteAck,
     Propose,
+    Recall,
+    Recalled,
 )
 from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 """Version of the handshake and of the frames: nodes of different versions reject each other."""
 
 APPLICATION_TAGS: Final = range(1, 16)
@@ -101,6 +103,8 @@ TAGS: Final[Mapping[int, type]] = {
     62: Holders,
     63: Unstaged,
     64: ByName,
+    65: Recall,
+    66: Recalled,
 }
 """Tags of the ordering protocols' and of the node's own messages. A tag is never used for another class."""
 

@@ -8,6 +8,8 @@ and the name of its message.
 
 `state`       the variables, and what a restart brings back
 `delivery`    the one path by which messages are delivered, the chain, and catching up
+`restoration` how a replica returns whose state is damaged
+`memories`    how a replica notices that its log was rolled back
 `collection`  garbage collection: dropping what every destination has executed
 `requests`    MULTICAST from clients and other groups, and retries of what takes too long
 `recovery`    NEWLEADER ... NEWSTATE_ACK: how a process becomes the leader

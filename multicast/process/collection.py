@@ -15,11 +15,11 @@ from multicast.durable import Dropped
 from multicast.errors import PeerViolation
 from multicast.messages import Executed
 from multicast.process.entry import E
-from multicast.process.restoration import Restoration
+from multicast.process.memories import Memories
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Process, ReplicaId, Timestamp
 
 
-class Collection(Restoration[E]):
+class Collection(Memories[E]):
     """Watermarks of this group and of those it shares messages with."""
 
     def _learn_fact(self, group: GroupId, watermark: Timestamp) -> None:

@@ -42,6 +42,13 @@ class Admission(LeaderRecovery[E]):
     def _stay_outside(self) -> None:
         """Ask to join, if this replica never was a member; and release requests that wait here."""
         self._release_waiting()
+        if self.address and self.me in self.topology:
+            successor = next((m for m in self.membership.current.members if m.number == self.me.number), None)
+            if successor is not None and self.membership.current.address_of(successor) == self.address:
+                # Only a replica on a later disk of this very node can have joined with its address.
+                self.forgot = (
+                    f"{self.me} was replaced by {successor} of its own node: its disk is an old copy"
+                )
         if self.ballot == NO_BALLOT and self.now >= self.join_at:
             self.join_at = self.now + self.timing.election_s
             self._ready.send.append((self.membership.everyone, Join(self.address, self.evicts)))

@@ -138,7 +138,7 @@ class LeaderRecovery(Requests[E]):
     def recover(self) -> None:
         """Line 36: start a ballot above all known ones, in the newest known configuration."""
         membership = self.electorate
-        if self.me not in membership.current.bit or self.is_restoring:
+        if self.me not in membership.current.bit or self.is_silent:
             return
         self._leave_ballot()
         self.ballot = Ballot(self.highest_number + 1, self.me, membership.current.number)

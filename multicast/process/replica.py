@@ -26,6 +26,8 @@ from multicast.messages import (
     NewStateAck,
     PreVote,
     PreVoteAck,
+    Recall,
+    Recalled,
 )
 from multicast.process.entry import E
 from multicast.process.membership import Admission
@@ -88,12 +90,14 @@ class Replica(Admission[E]):
             CatchUp: self.on_catch_up,
             Deliveries: self.on_deliveries,
             Executed: self.on_executed,
+            Recall: self.on_recall,
+            Recalled: self.on_recalled,
         })  # fmt: skip
 
     def receive(self, sender: Process, messages: Iterable[Message], now: float) -> None:
         """Handle messages that arrived together."""
         self.now = now
-        if self.is_restoring:
+        if self.is_silent:
             messages = self.harmless(sender, messages)
         handlers = self._handlers
         if sender not in self.topology.replicas:
@@ -123,6 +127,13 @@ class Replica(Admission[E]):
         """Drain what the host is to do."""
         self._flush()
         ready, self._ready = self._ready, Ready()
+        if ready.persist:
+            self.uncounted = True
+            if self.now >= self.count_at and not self.is_silent:
+                self._raise_count()
+        if self.memos:
+            ready.persist += self.memos
+            self.memos = []
         ready.wake_at = min(self.housekeeping_at, self.selection.stand_at)
         return ready
 
@@ -164,9 +175,13 @@ class Replica(Admission[E]):
             self.recover()
 
     def _housekeeping(self) -> None:
-        if self.is_restoring and not self.is_outsider:
-            self._ask_for_state()
+        if self.is_doubting:
+            self._ask_memories(self.membership.everyone)
+        if self.is_silent and not self.is_outsider:
+            if self.is_restoring:
+                self._ask_for_state()
             return
+        self._keep_memories()
         if self.status is Status.LEADER:
             if not self.selection.keeps_quorum(self.now):
                 self._step_down()
@@ -286,7 +301,7 @@ class Replica(Admission[E]):
     def _stand(self) -> None:
         """Ask for pre-votes before spending a ballot, since no leader has been heard."""
         membership = self.membership
-        if self.me not in membership.current.bit or self.is_restoring:
+        if self.me not in membership.current.bit or self.is_silent:
             self.selection.expect_leader(self.now)
             return
         membership = self.electorate
@@ -328,12 +343,15 @@ class Replica(Admission[E]):
 
     def _heartbeat(self) -> None:
         # To itself, the leader acknowledges only what is durable on its own disk.
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts)
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, count=self.counted())
         self._ready.promise.append(((self.me,), ack))
         if self.others:
             facts = tuple(sorted(self.facts.items()))
             sent_us = max(0, int(self.now * 1e6))
-            message = Heartbeat(self.cballot, self.last_delivered, facts, *self._pending(), sent_us)
+            message = Heartbeat(
+                self.cballot, self.last_delivered, facts, *self._pending(), sent_us,
+                counts=self.known_counts(),
+            )  # fmt: skip
             self._ready.send.append((self.others, message))
 
     def _pending(self) -> tuple[Timestamp, Timestamp]:
@@ -348,7 +366,7 @@ class Replica(Admission[E]):
         leader = self._leader_speaks(sender, ballot)
         for group, watermark in message.executed:
             self._learn_fact(group, watermark)
-        if self.is_restoring:
+        if self.is_silent:
             self.selection.heard_leader(self.now)
             if not message.alive_only and self._is_late(message.last_delivered):
                 self._catch_up(leader)
@@ -360,9 +378,11 @@ class Replica(Admission[E]):
             self.pre_vote_for = None
             if ballot == self.cballot and not message.alive_only:
                 self.led_upto = max(self.led_upto or NO_TIMESTAMP, message.last_delivered)
+                self.remember(zip(self.configuration.members, message.counts, strict=False))
                 if self._is_late(message.last_delivered):
                     self._catch_up(leader)
-        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, self.wall_us(), message.sent_us)
+        wall_us, count = self.wall_us(), self.counted()
+        ack = HeartbeatAck(self.ballot, self.cballot, self.executed_ts, wall_us, message.sent_us, count)
         self._ready.promise.append(((leader,), ack))
 
     def _is_late(self, upto: Timestamp) -> bool:
@@ -375,6 +395,7 @@ class Replica(Admission[E]):
         if self.status is not Status.LEADER:
             return
         self.check_number(self.group, message.ballot)
+        self.remember([(member, message.count)])
         if message.cballot == message.ballot == self.cballot:
             self.reports[member] = max(self.reports.get(member, message.executed), message.executed)
             self.selection.heard_member(member, self.now)

@@ -21,13 +21,17 @@ from multicast.messages import (
     MembersWanted,
     Message,
     Multicast,
+    Recall,
+    Recalled,
 )
 from multicast.process.delivery import DeliveryPath
 from multicast.process.entry import E
 from multicast.types import NO_BALLOT, Process, Timestamp
 
-HANDLED: Final = frozenset((Heartbeat, Deliveries, Members, MembersWanted, Executed, Multicast))
-"""What a replica without its state handles: none of it makes the replica promise anything."""
+HANDLED: Final = frozenset(
+    (Heartbeat, Deliveries, Members, MembersWanted, Executed, Multicast, Recall, Recalled)
+)
+"""What a silent replica handles: none of it makes the replica promise anything."""
 
 
 class Restoration(DeliveryPath[E]):
@@ -37,7 +41,7 @@ class Restoration(DeliveryPath[E]):
     """The number of members that were asked for the state."""
 
     def harmless(self, sender: Process, messages: Iterable[Message]) -> Iterator[Message]:
-        """Yield those messages that a replica without its state may handle, and redirect clients."""
+        """Yield those messages that a silent replica may handle, and redirect clients."""
         for message in messages:
             if type(message) is Multicast:
                 self._redirect(sender)
@@ -61,5 +65,5 @@ class Restoration(DeliveryPath[E]):
         super().executed(watermark)
         if self.is_restoring and watermark >= self.executed_ts:
             self.is_restoring = False
-            self.status = self._first_status()
+            self._break_silence()
             self.selection.expect_leader(self.now)

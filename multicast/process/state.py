@@ -108,6 +108,15 @@ class State(Protocol, Generic[E]):
         """The reported position up to which everything is durably executed here. It never falls."""
         self.is_restoring = checkpoint.executed < durable.executed
         """Whether this replica has lost part of its state: see `restoration`."""
+        alone = self.membership.everyone == (me,)
+        self.is_doubting = not (start.trusts_log or alone)
+        """Whether this replica may have forgotten promises, as far as it knows: see `memories`."""
+        self.is_silent = self.is_restoring or self.is_doubting
+        """Whether this replica promises nothing."""
+        self.count = durable.count
+        """Rises when this replica has made something durable: other members remember it. See `memories`."""
+        self.memories = dict(durable.memories)
+        """The highest known counts of the group's members."""
         self.facts: dict[GroupId, Timestamp] = {}
         """E(h): the position up to which a quorum of group h has durably executed, as far as known."""
         self.reports: dict[ReplicaId, Timestamp] = {}
@@ -135,10 +144,7 @@ class State(Protocol, Generic[E]):
             else:
                 self._restore(state)
         self._rebuild_retained()
-        fresh = self.ballot == NO_BALLOT
-        first = topology.preferred_leader(me.group) == me
-        alone = self.membership.everyone == (me,)
-        self.selection.expect_leader(now, at_once=alone or (fresh and first))
+        self.selection.expect_leader(now, at_once=alone or self._is_first())
 
     def _first_status(self) -> Status:
         """Return the status with which a process begins.
@@ -149,9 +155,19 @@ class State(Protocol, Generic[E]):
             self.cballot == self.ballot != NO_BALLOT
             and self.ballot.leader != self.me
             and self.configuration.number == self.cballot.configuration
-            and not self.is_restoring
+            and not self.is_silent
         )
         return Status.FOLLOWER if followed else Status.RECOVERING
+
+    def _is_first(self) -> bool:
+        """Return whether this process is to lead a group that has just been created."""
+        return self.ballot == NO_BALLOT and self.topology.preferred_leader(self.group) == self.me
+
+    def _break_silence(self) -> None:
+        """Take part, with the status of a restart, once neither the state nor the log is in doubt."""
+        self.is_silent = self.is_restoring or self.is_doubting
+        if not self.is_silent:
+            self.status = self._first_status()
 
     @property
     def membership(self) -> Membership:
@@ -257,7 +273,7 @@ class State(Protocol, Generic[E]):
 
     def status_of(self) -> dict[str, Any]:
         """Return the status, for people."""
-        status = "restoring" if self.is_restoring else self.status.value
+        status = "restoring" if self.is_restoring else "doubting" if self.is_doubting else self.status.value
         return {
             "status": status if self.me in self.membership.current.bit else "outsider",
             "ballot": self.ballot.number,

@@ -12,16 +12,23 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from multicast.client import Reply
 from multicast.membership import MEMBERSHIP, Membership
 from multicast.messages import (
     Accept,
+    AcceptAck,
     Delivery,
     HeartbeatAck,
     Multicast,
+    NewLeader,
     NewLeaderAck,
+    NewState,
+    NewStateAck,
     Phase2a,
+    Phase2b,
+    PreVoteAck,
     about,
 )
 from multicast.quorum_time import ANCHOR, OWN_CLIENTS, anchor_id
@@ -38,6 +45,18 @@ from multicast.types import (
     expand_dests,
     format_timestamp,
 )
+
+PROMISES: Final = (
+    AcceptAck,
+    Phase2b,
+    HeartbeatAck,
+    NewLeader,
+    NewLeaderAck,
+    NewState,
+    NewStateAck,
+    PreVoteAck,
+)
+"""Messages that reveal promises, or are counted."""
 
 
 class Violation(Exception):
@@ -221,8 +240,8 @@ class Execution(Checker):
             self._anchors[host.me.group] = max(self._anchors[host.me.group], delivery.mid.sequence)
 
     def restarted(self, host: Host) -> None:
-        """Check that what was reported survived the crash."""
-        if host.commit.checkpoint.executed < self._reported[host.me]:
+        """Check that what was reported survived the crash, unless the disk was rolled back."""
+        if not host.rolled_back and host.commit.checkpoint.executed < self._reported[host.me]:
             raise Violation("Execution", f"{host.me} restarted with less than it had reported")
 
     def dropped(self, host: Host, mids: Sequence[MessageId]) -> None:
@@ -235,13 +254,23 @@ class Execution(Checker):
                 raise Violation("Collection", f"{host.me} drops {mid}, which no replica has delivered")
             done = [
                 me for me, each in self._hosts.items()
-                if each.commit.checkpoint.executed >= delivery.global_ts
+                if each.once_executed >= delivery.global_ts
             ]  # fmt: skip
             if host.me not in done:
                 raise Violation("Collection", f"{host.me} drops {delivery.mid} before it has executed it")
             for group in delivery.dest:
                 if not any(each.has_quorum(done) for each in self._topology.configurations(group)):
                     raise Violation("Collection", f"{host.me} drops {mid}, not executed in group {group}")
+
+
+class RolledBack(Checker):
+    """A replica whose disk was rolled back promises nothing."""
+
+    def sent(self, host: Host, receivers: Sequence[Process], message: object) -> None:
+        """Check a message of such a replica."""
+        if host.rolled_back and isinstance(message, PROMISES):
+            kind = type(message).__name__
+            raise Violation("Memories", f"{host.me} sends {kind}, from a log that was rolled back")
 
 
 class Genuine(Checker):

@@ -11,7 +11,19 @@ from multicast.errors import InvalidArgument
 from multicast.topology import Topology
 from multicast.types import ClientId, GroupId, Process, ReplicaId
 
-FAULTS: Final = ("none", "crash", "partition", "loss", "wipe", "links", "clock", "clocks", "logs", "all")
+FAULTS: Final = (
+    "none",
+    "crash",
+    "partition",
+    "loss",
+    "wipe",
+    "links",
+    "clock",
+    "clocks",
+    "logs",
+    "rollback",
+    "all",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,21 @@ class Wipe:
 @dataclass(frozen=True, slots=True)
 class DamageLog:
     """The log of a replica is damaged, which its node notices when it starts again: it crashes at once."""
+
+    replica: ReplicaId
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDisk:
+    """The durable part of a replica's disk is copied, as by a snapshot of its virtual machine."""
+
+    replica: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """A replica crashes, and restarts from a copy of its disk: the newest by which it can be recognised."""
 
     replica: ReplicaId
     down_s: float
@@ -147,7 +174,7 @@ STEPS_S: Final = (0.7, 1.0, 3600.0, 86_400.0, 6.4e8, 1e15)
 
 Fault: TypeAlias = (
     ClockJump | ClockStep | ClockDrift | Nominate | Crash | Wipe | DamageLog
-    | Outage | Stall | Suspend | ClientDeath
+    | CopyDisk | RollBack | Outage | Stall | Suspend | ClientDeath
     | Cut | CutLink | MendLink | Heal | Reset
 )  # fmt: skip
 
@@ -173,6 +200,8 @@ def schedule(
         draw.links()
     if kind == "logs":
         draw.logs()
+    if kind == "rollback":
+        draw.rollbacks()
     return sorted(draw.found, key=lambda item: item[0])
 
 
@@ -215,6 +244,16 @@ class _Draw:
         rng = self.rng
         for _ in range(len(self.replicas)):
             self.add(DamageLog(rng.choice(self.replicas), rng.uniform(0.0, 0.5)))
+            self.add(Crash(rng.choice(self.replicas), rng.uniform(0.05, 0.5)))
+        self.nominations()
+
+    def rollbacks(self) -> None:
+        """Copy disks, and roll them back; as with `wipes`, the run skips what no protocol survives."""
+        rng = self.rng
+        for replica in self.replicas:
+            for _ in range(2):
+                self.add(CopyDisk(replica))
+                self.add(RollBack(rng.choice(self.replicas), rng.uniform(0.0, 0.5)))
             self.add(Crash(rng.choice(self.replicas), rng.uniform(0.05, 0.5)))
         self.nominations()
 

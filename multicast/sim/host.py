@@ -45,6 +45,15 @@ class Commit:
 
 
 @dataclass(slots=True)
+class DiskCopy:
+    """What was durable at some time."""
+
+    durable: Durable
+    commit: Commit
+    log: tuple[Delivery, ...]
+
+
+@dataclass(slots=True)
 class RecordBatch:
     """Records that become durable together, and the messages that wait for that."""
 
@@ -162,6 +171,13 @@ class Host:
         self.stalled_until = 0.0
         self.gone = False
         """Whether its disk is lost: no process will ever be this replica again."""
+        self.copies: list[DiskCopy] = []
+        """Copies of its disk, from the oldest on."""
+        self.rolled_back = False
+        """Whether a copy has replaced its disk."""
+        self._had_executed = NO_TIMESTAMP
+        self.on_forgot: Callable[[Host], None] | None = None
+        """Called when the replica has found that its log was rolled back."""
         self.evicts: ReplicaId | None = None
         """A healthy member that an operator wants it to replace."""
         self.address = ""
@@ -205,7 +221,7 @@ class Host:
         start = Start(
             self.me, self._topology, self._rng, self.local(self._loop.now),
             self._timing, self.durable, self.commit.checkpoint, address=self.address, evicts=self.evicts,
-            wall=self._wall,
+            wall=self._wall, trusts_log=self._life == 1,
         )  # fmt: skip
         self.replica = self._protocol(start)
         del self.log[self.commit.length :]
@@ -225,6 +241,24 @@ class Host:
         self._own.clear()
         for observer in self._observers:
             observer.crashed(self)
+
+    @property
+    def once_executed(self) -> Timestamp:
+        """The highest position that the replica has ever durably executed: others may rely on it, even if its
+        disk was rolled back.
+        """
+        return max(self.commit.checkpoint.executed, self._had_executed)
+
+    def copy_disk(self) -> None:
+        """Copy what is durable."""
+        log = tuple(self.log[: self.commit.length])
+        self.copies.append(DiskCopy(self.durable.copy(), self.commit, log))
+
+    def roll_back(self, copy: DiskCopy) -> None:
+        """Replace the disk by a copy, while the process is down."""
+        self.rolled_back = True
+        self._had_executed = self.once_executed
+        self.durable, self.commit, self.log = copy.durable.copy(), copy.commit, list(copy.log)
 
     def receive(self, sender: Process, message: object) -> None:
         """Handle a message from the network."""
@@ -279,6 +313,8 @@ class Host:
             # Rounding must not let the clock fall short of the requested time.
             self.replica.tick(max(self.local(self._loop.now), self._wake_local))
             self._drain()
+            if self.replica.forgot and self.on_forgot is not None:
+                self.on_forgot(self)
 
     def nominate(self) -> None:
         """Let leader selection nominate this replica, if it is up."""

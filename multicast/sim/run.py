@@ -16,13 +16,23 @@ from multicast.errors import InvalidArgument, MulticastError
 from multicast.membership import Membership
 from multicast.messages import TO_ANYONE
 from multicast.protocol import Protocol, Timing
-from multicast.sim.checkers import Checker, Execution, Genuine, Memberships, Multicasts, Order, Violation
+from multicast.sim.checkers import (
+    Checker,
+    Execution,
+    Genuine,
+    Memberships,
+    Multicasts,
+    Order,
+    RolledBack,
+    Violation,
+)
 from multicast.sim.clients import SimClient, Workload
 from multicast.sim.faults import (
     ClientDeath,
     ClockDrift,
     ClockJump,
     ClockStep,
+    CopyDisk,
     Crash,
     Cut,
     CutLink,
@@ -33,6 +43,7 @@ from multicast.sim.faults import (
     Nominate,
     Outage,
     Reset,
+    RollBack,
     Stall,
     Suspend,
     Wipe,
@@ -130,7 +141,7 @@ class Simulation:
         self.memberships = Memberships(self.topology, self.multicasts)
         checkers: list[Checker] = [self.memberships, self.order]
         if scenario.checkers:
-            checkers += [Genuine(self.multicasts), Execution(self.topology, self.hosts)]
+            checkers += [Genuine(self.multicasts), Execution(self.topology, self.hosts), RolledBack()]
             checkers += invariants_of(scenario.protocol, self.topology, self.multicasts, self.hosts)
             if scenario.clock == "hybrid":
                 checkers.append(self.time_bounds)
@@ -157,13 +168,15 @@ class Simulation:
     def _host(self, member: ReplicaId) -> Host:
         """Return a new machine for the replica."""
         scenario = self.scenario
-        return Host(
+        host = Host(
             member, self.first, scenario.protocol,
             loop=self.loop, network=self.network, rng=self._fork(str(member)),
             observers=self._observers, timing=scenario.timing, disk=scenario.disk,
             skew=scenario.skew * (2 * self.rng.random() - 1), turn_s=scenario.turn_s,
             wall=self.wall_clock(member), late=self.late(str(member)),
         )  # fmt: skip
+        host.on_forgot = self._forgot
+        return host
 
     def wall_s(self, machine: str) -> float | None:
         """Return a machine's wall clock at the start of the run, or None if clocks are logical."""
@@ -247,6 +260,10 @@ class Simulation:
                 self.wipe(self.now_at(replica), down_s)
             case DamageLog(replica, down_s):
                 self.damage_log(self.now_at(replica), down_s)
+            case CopyDisk(replica):
+                self.copy_disk(self.now_at(replica))
+            case RollBack(replica, down_s):
+                self.roll_back(self.now_at(replica), down_s)
             case Outage(group, down_s):
                 for member in self.topology.members(group):
                     self.crash(member, down_s)
@@ -312,6 +329,34 @@ class Simulation:
         """Damage the log of a replica, which has a disk of its own."""
         self.wipe(replica, down_s)
 
+    def copy_disk(self, replica: ReplicaId) -> None:
+        """Copy a replica's disk, which may be in use."""
+        self.hosts[replica].copy_disk()
+
+    def roll_back(self, replica: ReplicaId, down_s: float) -> None:
+        """Replace a disk by the newest copy that the group must recognise; unless there is none, or the group
+        would not survive that.
+        """
+        host = self.hosts[replica]
+        known = [copy for copy in host.copies if self.is_recognised(replica, copy.durable.count)]
+        if known and self.survives_without(replica):
+            if host.up:
+                host.crash()
+            host.roll_back(known[-1])
+            self.loop.at(self.loop.now + down_s, self.restart, replica)
+
+    def is_recognised(self, replica: ReplicaId, count: int) -> bool:
+        """Return whether all other members durably remember more of a replica than this count."""
+        members = self.topology.membership(replica.group).current.members
+        return all(self.hosts[m].durable.memories.get(replica, 0) > count for m in members if m != replica)
+
+    def _forgot(self, host: Host) -> None:
+        """A replica has found that its disk was rolled back: its machine gets a new one."""
+        if not host.rolled_back:
+            raise Violation("Memories", f"{host.me} has a sound log: {host.replica and host.replica.forgot}")
+        host.crash()
+        self.replace(host.me, 0.0)
+
     def replace(self, lost: ReplicaId, down_s: float) -> None:
         """Retire this replica for ever, and start its successor on a new disk."""
         self.hosts[lost].gone = True
@@ -331,7 +376,7 @@ class Simulation:
         members = membership.current.members
         return (
             membership.is_complete and len(members) > 2 and replica in membership.current.bit
-            and not any(self.hosts[member].gone for member in members)
+            and not any(self.hosts[member].gone or self.hosts[member].rolled_back for member in members)
         )  # fmt: skip
 
     def crash(self, replica: ReplicaId, down_s: float) -> None:

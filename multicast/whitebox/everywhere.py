@@ -84,6 +84,11 @@ class DeliverEverywhere(WhiteBox):
         if self.status is FOLLOWER:
             self._requeue()
 
+    def _break_silence(self) -> None:
+        super()._break_silence()
+        if not self.is_silent:
+            self._follow()
+
     def on_new_state(self, sender: Process, message: NewState) -> None:
         """Lines 58-63: the initial state has what is yet to be delivered of earlier ballots."""
         before = self.cballot

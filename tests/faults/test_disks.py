@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,41 @@ def test_an_operator_lets_a_node_fetch_its_damaged_state_again(
         assert repair(cluster, N1) == 0
         cluster.start(N1)
         until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        cluster.kill(N2)
+        assert all(client.get(key) == value for key, value in KEYS.items())
+
+
+def no_sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(folder) / name).is_socket()]
+
+
+def test_a_node_whose_disk_is_an_old_copy_begins_anew(tmp_path: Path) -> None:
+    """Its log is sound, and lacks promises that the others remember. So it gives up its identity."""
+    with FaultyCluster(tmp_path / "cluster", 3, 2) as cluster, wbkv.connect(cluster.addresses) as client:
+        client.put(b"before", b"1")
+        data, copy = cluster.config.data(N1), tmp_path / "copy"
+        cluster.stop(N1)
+        shutil.copytree(data, copy, ignore=no_sockets)
+        cluster.start(N1)
+        until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        assert {group["configuration"] for group in groups_at(cluster, N1)} == {0}, "it is believed"
+        for row in KEYS.items():
+            client.put(*row)
+        cluster.kill(N1)
+        for _ in range(2):  # the second time, it is a replica that was replaced long ago
+            shutil.rmtree(data)
+            shutil.copytree(copy, data)
+            cluster.start(N1)
+            until(lambda: restored(cluster, N1), lambda: f"{cluster.status()} {cluster.log(N1).read_text()}")
+            client.put(b"after", b"1")
+            cluster.kill(N1)
+        log = cluster.log(N1).read_text()
+        assert "it was rolled back, and may lack promises" in log
+        assert "was replaced by" in log
+        assert len(list(data.parent.glob(f"{data.name}.lost-*"))) == 2
+        cluster.start(N1)
+        until(lambda: restored(cluster, N1), lambda: str(cluster.status()))
+        assert {group["configuration"] for group in groups_at(cluster, N1)} == {2}
         cluster.kill(N2)
         assert all(client.get(key) == value for key, value in KEYS.items())
 

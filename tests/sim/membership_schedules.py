@@ -7,8 +7,8 @@ from typing import Any
 from multicast import messages as msg
 from multicast.durable import Durable
 from multicast.protocol import Protocol, Timing
-from multicast.sim.checkers import Violation
-from multicast.sim.host import Commit
+from multicast.sim.checkers import Execution, RolledBack, Violation
+from multicast.sim.host import Commit, DiskCopy
 from multicast.sim.invariants.skeen import Promises
 from multicast.sim.invariants.whitebox import Monotone
 from multicast.types import Process, ReplicaId
@@ -94,20 +94,17 @@ def not_needed(protocol: type[Protocol]) -> None:
 def wiped(protocol: type[Protocol], *, under_its_old_identity: bool) -> None:
     """M is accepted by three of five; one of them returns empty, and votes with those that do not know m."""
     story, (leader, one, forgetful, *others) = story_of(protocol, 5)
+    story.wait(0.5)
     story.lose(lambda s, t, m: t in others and isinstance(m, (*PROPOSALS, *DELIVERIES)))
     story.multicast(G0, wait_s=0.02)
     assert len(story.hosts[leader].log) == 1
     story.lose(None)
     story.down(leader)
     story.down(one)
-    # The loss must be noticed by its effects, not by a checker that knows what was promised.
-    story.ignore(Monotone, Promises)
-    host = story.hosts[forgetful]
-    host.crash()
     if under_its_old_identity:
-        host.durable, host.commit = Durable(), Commit()
-        story.restart(forgetful)
+        roll_back(story, forgetful, DiskCopy(Durable(), Commit(), ()))
     else:
+        story.down(forgetful)
         story.replace(forgetful, 0.0)
     story.nominate(others[0], wait_s=0.3, times=3)
     story.multicast(G0, wait_s=1.0)
@@ -120,8 +117,69 @@ def back_on_a_new_disk(protocol: type[Protocol]) -> None:
 
 
 def back_under_its_old_identity(protocol: type[Protocol]) -> None:
-    """As it must not be, whatever the protocol."""
+    """As it must not be; but the others remember more than an empty disk."""
     wiped(protocol, under_its_old_identity=True)
+
+
+def roll_back(story: Story, replica: ReplicaId, copy: DiskCopy | None = None) -> None:
+    """Restart a replica from its last copy, or from this one."""
+    # The loss must be noticed by its effects, not by a checker that knows what was promised.
+    story.ignore(Monotone, Promises, Execution, RolledBack)
+    story.down(replica)
+    host = story.hosts[replica]
+    host.roll_back(host.copies[-1] if copy is None else copy)
+    story.restart(replica)
+
+
+def rolled_back(protocol: type[Protocol], *, restarts: bool = False) -> None:
+    """M is accepted by the leader and by a replica that returns with an older disk. The third knows what the
+    second has counted, and does not know m.
+    """
+    story, (leader, ignorant, forgetful) = story_of(protocol)
+    story.wait(0.5)
+    story.hosts[forgetful].copy_disk()
+    story.lose(lambda s, t, m: t == ignorant and isinstance(m, (*PROPOSALS, *DELIVERIES)))
+    story.multicast(G0, wait_s=3.0)
+    assert len(story.hosts[leader].log) == 1
+    assert not story.hosts[ignorant].log
+    story.down(leader)
+    if restarts:
+        story.down(ignorant)
+        story.restart(ignorant)
+    roll_back(story, forgetful)
+    story.lose(None)
+    story.nominate(ignorant, wait_s=0.3, times=3)
+    story.multicast(G0, wait_s=1.0)
+    story.finish()
+
+
+def rolled_back_while_another_restarts(protocol: type[Protocol]) -> None:
+    """The same, and the third restarts too: what it remembers is in its log."""
+    rolled_back(protocol, restarts=True)
+
+
+def rolled_back_beside_one_that_was_away(protocol: type[Protocol]) -> None:
+    """M is accepted by three of five. One of them returns with an older disk, and is answered first by a
+    member that was away.
+    """
+    story, (leader, one, forgetful, other, away) = story_of(protocol, 5)
+    story.wait(0.5)
+    story.hosts[forgetful].copy_disk()
+    story.isolate(away)
+    story.lose(lambda s, t, m: t == other and isinstance(m, (*PROPOSALS, *DELIVERIES)))
+    story.multicast(G0, wait_s=3.0)
+    assert len(story.hosts[leader].log) == 1
+    story.down(leader)
+    story.down(one)
+    story.down(other)
+    story.network.heal()
+    roll_back(story, forgetful)
+    story.wait(0.5)
+    story.restart(other)
+    story.lose(None)
+    story.nominate(other, wait_s=0.3, times=3)
+    story.multicast(G0, wait_s=1.0)
+    story.finish()
 
 
 def known_by_the_lost(protocol: type[Protocol]) -> None:

@@ -110,7 +110,14 @@ class ResumesOldBallot(Shared):
 
     def __init__(self, start: Start) -> None:
         super().__init__(start)
-        if self.ballot == self.cballot and self.ballot.leader == self.me:
+        self._resume()
+
+    def _break_silence(self) -> None:
+        super()._break_silence()
+        self._resume()
+
+    def _resume(self) -> None:
+        if self.ballot == self.cballot and self.ballot.leader == self.me and not self.is_silent:
             self._lead()
 
 
@@ -428,6 +435,39 @@ class ActsBeforeItIsAMember(Shared):
         if old != self.me:
             self.topology.learn(self.membership.replace(old, self.me, ""))
             self.topology.learn(self.membership.completed())
+
+
+class IgnoresMemories(Shared):
+    """Departure 21: a replica that restarts does not ask what others remember of it."""
+
+    def __init__(self, start: Start) -> None:
+        start.trusts_log = True
+        super().__init__(start)
+
+
+class RemembersInMemoryOnly(Shared):
+    """Departure 21: the counts of others are not kept in the log."""
+
+    def _keep_memories(self) -> None:
+        pass
+
+
+class IsSureAfterOneAnswer(Shared):
+    """Departure 21: a replica that restarts takes part as soon as one member remembers no more."""
+
+    def on_recalled(self, sender: t.Process, message: msg.Recalled) -> None:
+        super().on_recalled(sender, message)
+        if self.is_doubting and self.recalled:
+            self.is_doubting = False
+            self._break_silence()
+
+
+class TellsItsCountTooSoon(Shared):
+    """Departure 21: a leader tells its own count before it is durable."""
+
+    def known_counts(self) -> tuple[int, ...]:
+        self.memories[self.me] = self.count
+        return super().known_counts()
 
 
 class ChangesBeforeTheLastIsComplete(Shared):

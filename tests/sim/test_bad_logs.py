@@ -8,10 +8,12 @@ import pytest
 
 from kvstore.simulation import NodeSimulation
 from multicast import PROTOCOLS
+from multicast.protocol import Protocol
 from multicast.sim import Scenario
 from multicast.sim.faults import DamageLog
 from multicast.types import DISK_BITS, ReplicaId
 from tests.campaigns import CAMPAIGN
+from tests.sim.mutants import IgnoresMemories, of
 from wbkv_sim import scenario_of, simulate_store
 
 SEEDS: Final = range(200 if CAMPAIGN else 2)
@@ -49,7 +51,10 @@ def test_a_bad_log_of_one_group_leaves_the_others_of_its_node_alone() -> None:
 
 
 class KeepsItsIncarnation(NodeSimulation):
-    """A replica without its log goes on as the same replica."""
+    """A replica without its log goes on as the same replica, and asks no other what it has forgotten."""
+
+    def _observe(self, protocol: type[Protocol]) -> type[Protocol]:
+        return super()._observe(of(IgnoresMemories, protocol))
 
     def begin_anew(self, replica: ReplicaId) -> ReplicaId:
         self.views[replica].machine.log.groups.pop(replica.group, None)

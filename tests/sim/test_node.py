@@ -83,10 +83,12 @@ class ComparesReports(Node):
 
 def test_a_state_that_a_snapshot_has_replaced_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ComparesReports, "replaced", 0)
-    for seed in (11, 12, 26):
+    for seed in range(40):  # some schedules replace a state that is being committed
         timing = Timing(history=0, part_entries=2)
         outcome = run(seed, ComparesReports, timing=timing, disk=SLOW, workload=Workload(messages=120))
         assert outcome.violation is None
+        if ComparesReports.replaced:
+            break
     assert ComparesReports.replaced, "otherwise the runs show nothing"
 
 
@@ -237,13 +239,13 @@ def test_promises_wait_for_the_records_of_their_own_group(
     node: type[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstore.node.loop.LARGE_BATCH_BYTES", 0)  # all groups have batches of their own
-    for seed in range(4 if node is PromisesInOrder else 30):
+    for seed in range(4 if node is PromisesInOrder else 60):
         outcome = run(seed, node, disk=SLOW)
         if outcome.violation is not None:
             assert node is not PromisesInOrder, outcome
             assert outcome.error is None
             return
-    assert node is PromisesInOrder, f"{node.__name__} came through 30 seeds"
+    assert node is PromisesInOrder, f"{node.__name__} came through 60 seeds"
 
 
 def often(seed: int, state: type[SimState]) -> Outcome:

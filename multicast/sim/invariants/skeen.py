@@ -197,6 +197,9 @@ class Promises(Checker):
     def restarted(self, host: Host) -> None:
         """Check that promises have survived the crash."""
         me, durable = host.me, host.durable
+        if host.rolled_back:  # `RolledBack` checks that it makes no use of what it has
+            self._before.pop(me, None)
+            return
         if durable.ballot < self._revealed[me]:
             raise Violation(
                 "Durability", f"{me} promised {self._revealed[me]} and restarted with {durable.ballot}"

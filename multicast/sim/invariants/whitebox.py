@@ -249,15 +249,13 @@ class Agreement(Checker):
         """Check the same of a restored state."""
         replica: Any = host.replica
         self._cballots[host.me] = replica.cballot
-        if replica.cballot != NO_BALLOT:
+        if replica.cballot != NO_BALLOT and not host.rolled_back:
             self._joined(host)
 
     def _joined(self, host: Host) -> None:
         replica: Any = host.replica
         group = host.me.group
-        executed = min(
-            (self._hosts[m].commit.checkpoint.executed for m in self._topology.members(group)), default=0
-        )
+        executed = min((self._hosts[m].once_executed for m in self._topology.members(group)), default=0)
         quorums = self._quorums[group]
         for mid in [mid for mid, quorum in quorums.items() if quorum.global_ts <= executed]:
             del quorums[mid]
@@ -312,7 +310,7 @@ class Agreement(Checker):
         if gts is None:
             return False
         for group in self._multicasts.known[mid].dest:
-            done = [me for me, host in self._hosts.items() if host.commit.checkpoint.executed >= gts]
+            done = [me for me, host in self._hosts.items() if host.once_executed >= gts]
             if not any(c.has_quorum(done) for c in self._topology.configurations(group)):
                 return False
         return True
@@ -365,6 +363,9 @@ class Monotone(Checker):
     def restarted(self, host: Host) -> None:
         """Check that promises have survived the crash."""
         me, durable = host.me, host.durable
+        if host.rolled_back:  # `RolledBack` checks that it makes no use of what it has
+            self._before[me] = _Before()
+            return
         if durable.ballot < self._revealed[me]:
             raise Violation(
                 "Durability", f"{me} promised {self._revealed[me]} and restarted with {durable.ballot}"
@@ -399,7 +400,7 @@ class Monotone(Checker):
             )  # fmt: skip
         if before.cballot != replica.cballot:
             return
-        if isinstance(message, NewState) and not replica.is_restoring:  # which may lack what was collected
+        if isinstance(message, NewState) and not replica.is_silent:  # which may lack what was collected
             for mid, ballot in self._accepted[host.me].items():
                 if not (ballot != replica.cballot or mid in replica.entries or mid in replica.delivered_ids):
                     raise Violation("Invariant 10", f"{host.me} forgot {mid}, acknowledged in {ballot}")

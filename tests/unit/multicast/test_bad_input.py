@@ -266,6 +266,8 @@ SAMPLES: list[msg.Message] = [
     msg.CatchUp(t.NO_TIMESTAMP),
     msg.Deliveries((), t.timestamp(9, G0)),
     msg.Executed(G1, t.timestamp(9, G1), reply_wanted=True),
+    msg.Recall(1),
+    msg.Recalled(1, 2, 3),
 ]
 
 

@@ -50,7 +50,7 @@ def test_what_is_reported_is_written_before() -> None:
 def test_what_a_restarted_replica_will_report_is_written_before() -> None:
     """The state was durable, but the log had not been told so before the crash."""
     replica = start(WhiteBox, ME, durable=durable(FIRST), checkpoint=Checkpoint(THIRD, executed=SECOND))
-    assert replica.ready().persist == [Reported(SECOND)]
+    assert replica.ready().persist[0] == Reported(SECOND)
 
 
 def test_what_was_reported_outlives_the_state() -> None:

@@ -53,7 +53,7 @@ def test_an_identity_makes_sense(wrong: dict[str, Any]) -> None:
     [
         ({"cluster": "other"}, "is a disk of cluster 'other', not of 'test'"),
         ({"node": "n2"}, "is the disk of node 'n2', not of 'n1'"),
-        ({"format": 1}, "has format 1, but this program knows only format 8"),
+        ({"format": 1}, "has format 1, but this program knows only format 9"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
         ({"extra": 1}, "unexpected keyword argument 'extra'"),
@@ -152,6 +152,19 @@ def test_a_disk_without_fsync_is_lost_when_its_machine_stops(
                 Rig(copy)
     else:
         assert loaded(copy).ballot == ballot(1)
+
+
+def test_a_log_that_was_rolled_back_is_lost_for_ever(path: Path) -> None:
+    rig = Rig(path)
+    rig.disk.log.distrust("g0r1 remembers more")
+    rig.take()
+    assert isinstance(rig.failures[0].__cause__, LostDisk)
+    with pytest.raises(StorageError, match="remembers more"):
+        rig.disk.log.write({G0: [Promised(ballot(1))]})
+    rig.disk.close()
+    for _ in range(2):
+        with pytest.raises(LostDisk, match="is an old copy: g0r1 remembers more"):
+            Rig(path)
 
 
 # Damage

@@ -25,12 +25,14 @@ from kvstore.wire.schema import NUMBER_MAX
 from multicast.durable import (
     Accepted,
     Configured,
+    Counted,
     Dropped,
     Durable,
     Joined,
     Learned,
     Promised,
     Record,
+    Remembered,
     Reported,
     Voted,
 )
@@ -154,8 +156,9 @@ def again(found: Sequence[Record], *before: Sequence[Record]) -> list[Record]:
 def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
     """What `Durable` amounts to, without its short cuts: every record becomes entries at once."""
     ballot = cballot = NO_BALLOT
-    clock = 0
+    clock = count = 0
     executed = NO_TIMESTAMP
+    memories: dict[ReplicaId, int] = {}
     entries: dict[MessageId, EntryState] = {}
     memberships: dict[GroupId, Membership] = {}
     for record in records:
@@ -182,10 +185,16 @@ def obvious_fold(records: Iterable[Record]) -> tuple[Any, ...]:
                 executed = max(executed, reported)
             case Configured(membership):
                 memberships[membership.group] = membership
+                former = {m for m in memories if m.group == membership.group} - {*membership.everyone}
+                memories = {m: known for m, known in memories.items() if m not in former}
+            case Counted(told):
+                count = max(count, told)
+            case Remembered(member, told):
+                memories[member] = max(memories.get(member, 0), told)
             case Joined(ballot, _, joined):
                 cballot = ballot
                 entries = {entry.mid: entry for entry in joined}
-    return ballot, cballot, clock, executed, entries, memberships
+    return ballot, cballot, clock, executed, entries, memberships, count, memories
 
 
 def folded(*batches: Sequence[Record]) -> Durable:
@@ -211,7 +220,7 @@ DROPPED = Dropped((MID, MID2))
 SOME: list[Record] = [
     Promised(BALLOT), ACCEPTED, VOTED, CLOCK, DELIVERY, DELIVERY._replace(mid=MID2),
     JOINED, Learned(ENTRY), DROPPED, Configured(Membership(Configuration(G0, 1, [R0], ["here"]))),
-    Reported(TS),
+    Reported(TS), Counted(7), Remembered(R1, 8),
 ]  # fmt: skip
 """At least one of every kind, and a delivery with and one without its payload."""
 
@@ -244,7 +253,7 @@ def test_batches_come_back_and_fold_as_they_were(history: list[list[Record]]) ->
         wanted = obvious_fold(chain(*history[:count]))
         for fold in (writing, reading):
             found_fold = fold.ballot, fold.cballot, fold.clock, fold.executed, fold.entries, fold.memberships
-            assert same(found_fold, wanted)
+            assert same((*found_fold, fold.count, fold.memories), wanted)
 
 
 @FUZZ
@@ -253,7 +262,8 @@ def test_what_is_kept_amounts_to_all(history: list[list[Record]], later: list[li
     """Batches that follow are read as well after what is kept as after all."""
     writing = folded(*history)
     kept = writing.records()
-    assert len(kept) == 3 + len(writing.memberships), "nothing superfluous is kept"
+    counts = bool(writing.count) + len(writing.memories)
+    assert len(kept) == 3 + len(writing.memberships) + counts, "nothing superfluous is kept"
     reading = Durable()
     assert same(decode(encode(kept, Durable()), reading, "here"), kept)
     assert same(reading, writing)
@@ -283,10 +293,10 @@ def test_every_kind_of_record_has_a_format() -> None:
 def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
-    order += [records._Known, Reported]
-    assert FORMAT == 8
+    order += [records._Known, Reported, Counted, Remembered]
+    assert FORMAT == 9
     assert dict(enumerate(order, 1)) | {60: records._Staged} == records.TAGS
-    assert zlib.crc32(encode(SOME, Durable())) == 0x52A3B5F1
+    assert zlib.crc32(encode(SOME, Durable())) == 0xBD09BFFA
 
 
 def test_what_is_no_record_is_not_encoded() -> None:

@@ -67,6 +67,8 @@ from multicast.messages import (
     PreVote,
     PreVoteAck,
     Propose,
+    Recall,
+    Recalled,
     StatePart,
 )
 from multicast.types import (
@@ -251,7 +253,7 @@ ACCEPT = Accept((DEST,), GroupId(0), BALLOT, (MID, MID2), (TS, TS), (b"payload",
 FOREIGN = dataclasses.replace(ACCEPT, payloads=(), ack_below=())
 ACK = AcceptAck((MID, MID2), GroupId(1), (BALLOT, OTHER))
 DELIVER = Deliver(BALLOT, TS, ((MID, TS, TS), (MID2, TS, TS)))
-HEARTBEAT = Heartbeat(BALLOT, TS, ((GroupId(0), TS), (GroupId(1), TS)))
+HEARTBEAT = Heartbeat(BALLOT, TS, ((GroupId(0), TS), (GroupId(1), TS)), counts=(1, 2))
 MULTICAST = Multicast(MID, DEST, b"payload", 1)
 DELIVERIES = Deliveries((Delivery(MID, DEST, b"payload", 1, TS, TS, TS, mismatch=True),), TS)
 NEW_STATE = NewState(BALLOT, 1, StatePart(1, 0, 1), (ENTRY,))
@@ -275,7 +277,7 @@ SOME: Messages = [
         REPLY,
         MulticastRefused(MID, GroupId(1), "why"),
     ),
-    *(HeartbeatAck(BALLOT, NO_BALLOT, TS, 7, 8), NewLeader(BALLOT), NewStateAck(BALLOT, 9)),
+    *(HeartbeatAck(BALLOT, NO_BALLOT, TS, 7, 8, 9), NewLeader(BALLOT), NewStateAck(BALLOT, 9)),
     *(PreVote(NO_BALLOT), PreVoteAck(OTHER), HandOver(BALLOT)),
     *(Join("somewhere", ReplicaId(GroupId(0), 1, 7)), MembersWanted(GroupId(1)), Members(MEMBERSHIP)),
     *(SnapshotPiece(1, 2, ordering=True, last=False, data=b"piece"), SnapshotAck(1, 2)),
@@ -287,6 +289,7 @@ SOME: Messages = [
     *(StagePiece(1, 0, 9, (GroupId(0), GroupId(1)), b"piece"), StageAck(1, 1, b"name", refused=False)),
     *(Holders(b"name", (NodeId("n1"), NodeId("n2"))), Unstaged(b"name")),
     ByName(((0, b"name"),), b"frame"),
+    *(Recall(7), Recalled(7, 8, 9)),
     VotesWanted((TS,)),
 ]
 """At least one of every kind."""
@@ -382,8 +385,8 @@ GOLDEN = {
     25: ("Phase2b", 0xCEBAE0E3),
     26: ("Propose", 0xEDEA87BA),
     27: ("Hint", 0x77BD4BFF),
-    28: ("Heartbeat", 0x4DAB1429),
-    29: ("HeartbeatAck", 0x105C47DD),
+    28: ("Heartbeat", 0x1B012535),
+    29: ("HeartbeatAck", 0xD77BC820),
     30: ("PreVote", 0x847A4C29),
     31: ("PreVoteAck", 0x90F50F6B),
     32: ("HandOver", 0x34908135),
@@ -405,6 +408,8 @@ GOLDEN = {
     62: ("Holders", 0x83C8FF5A),
     63: ("Unstaged", 0x3C50A23B),
     64: ("ByName", 0xD2C57E81),
+    65: ("Recall", 0x6E847569),
+    66: ("Recalled", 0x9E09F6B1),
 }
 """By tag: the class, and the CRC-32 of a frame with the first of `SOME` that is of this class."""
 
@@ -415,7 +420,7 @@ def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
     found = {
         tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
     }
-    assert (PROTOCOL_VERSION, found) == (7, GOLDEN)
+    assert (PROTOCOL_VERSION, found) == (8, GOLDEN)
     assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 12)}
 
 
