@@ -18,12 +18,6 @@ logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
 
-GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_callback_cq"
-"""For $GRPC_EXPERIMENTS, unless the operator has set that: gRPC's poller reads clients' connections.
-
-With gRPC's event engine, its threads read them and wake the poller, which wakes the event loop.
-"""
-
 
 class ServeCommand:
     """Run a node until SIGTERM or SIGINT."""
@@ -63,7 +57,6 @@ class ServeCommand:
         warn_if_readable(arguments.config)
         # A gRPC server that ends before it has started logs while it is deallocated, which crashes.
         logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
-        os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)  # before gRPC is loaded
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 
