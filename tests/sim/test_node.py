@@ -208,7 +208,7 @@ def test_only_deliveries_linger_and_not_for_long(
     outcomes = [run(seed, node, faults="none") for seed in range(3)]
     sound = node is LingersBriefly and kept == (Deliver,)
     assert all(outcome.error is None for outcome in outcomes)
-    assert all((outcome.violation is None) == sound for outcome in outcomes), outcomes
+    assert all(outcome.violation is None for outcome in outcomes) == sound, outcomes
     assert LingersBriefly.stayed or not sound, "otherwise the runs show nothing"
 
 
