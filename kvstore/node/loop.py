@@ -42,7 +42,7 @@ from multicast.client import MulticastRefused, Reply
 from multicast.durable import Record
 from multicast.errors import InvalidArgument, InvariantBroken, PeerViolation
 from multicast.membership import Membership
-from multicast.messages import TO_ANYONE, Deliveries, Heartbeat, Message, Multicast
+from multicast.messages import TO_ANYONE, Deliveries, Heartbeat, Message, Multicast, Recall, Recalled
 from multicast.protocol import Protocol, Ready, Send, Start, Timing
 from multicast.quorum_time import WallClock
 from multicast.topology import Topology
@@ -63,6 +63,9 @@ WAITING_MAX: Final = 1 << 16
 """Promises that wait for a log without space. More are dropped, as if they had been lost."""
 
 BEGUN_ANEW: Final = "the log was damaged and is set aside: the replica begins anew when its group admits it"
+
+_UNWRITTEN: Final = frozenset((Heartbeat, Recall, Recalled))
+"""Messages that a node without space handles: they need no disk."""
 
 _SNAPSHOT_MESSAGES: Final = frozenset((SnapshotPiece, SnapshotAck))
 
@@ -328,7 +331,7 @@ class Node:
                 return
         self._dirty[hosted.replica.me] = None
         if self.muted:
-            messages = [m for m in messages if type(m) in self._application_messages or type(m) is Heartbeat]
+            messages = [m for m in messages if type(m) in self._application_messages or type(m) in _UNWRITTEN]
             if not messages:
                 return
         if len(messages) == 1 and type(messages[0]) in self._application_messages:

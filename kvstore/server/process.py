@@ -48,6 +48,8 @@ class Server:
     def __init__(self, config: Config, me: NodeId) -> None:
         self._config = config
         self.me = me
+        self.signalled = False
+        """Whether a signal has asked the process to stop."""
         self._unhandled = 0
         self.engine = Engine(
             config, me, self._connect,
@@ -111,7 +113,7 @@ class Server:
         """Serve until a signal arrives or the disk fails; return the exit status."""
         engine, loop = self.engine, asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, engine.stopped.set)
+            loop.add_signal_handler(number, self._stop)
         status = control = api = None
         try:
             host, port = await self.transport.start()
@@ -145,6 +147,11 @@ class Server:
             return 1
         logger.info("%s has stopped", self.me)
         return 0
+
+    def _stop(self) -> None:
+        """Stop on a signal: also instead of going on with a new disk."""
+        self.signalled = True
+        self.engine.stopped.set()
 
     async def _serve_clients(self) -> Api | None:
         """Serve the store's API, if the node has an address for it."""
@@ -222,9 +229,15 @@ async def serve(config: Config, me: NodeId) -> int:
         server = Server(config, me)
         _collect_seldom()
         status = await server.run()
-        failure = server.engine.failure
-        if failure is None or not isinstance(failure.__cause__, LostDisk):
+        if server.signalled or not _lost_disk(server.engine.failure):
             return status
+
+
+def _lost_disk(error: BaseException | None) -> bool:
+    """Return whether an error has the loss of the disk among its causes."""
+    while error is not None and not isinstance(error, LostDisk):
+        error = error.__cause__
+    return error is not None
 
 
 def _collect_seldom() -> None:

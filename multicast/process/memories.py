@@ -122,18 +122,37 @@ class Memories(Restoration[E]):
         replaced, and remember too little.
         """
         member = self._member(sender)
-        if message.life != self.life or not self.is_doubting:
+        if not self.life or message.life != self.life:
             return
-        if message.count > self.count:
-            self.forgot = (
-                f"the log of {self.me} ends at count {self.count}, but {member} remembers {message.count}: "
-                "it was rolled back, and may lack promises"
-            )
-        elif message.version > self.membership.version:
+        self.compare_count(message.count, member)
+        if self.forgot or not self.is_doubting:
+            return
+        if message.version > self.membership.version:
             self._ready.send.append(((member,), MembersWanted(self.group)))
         else:
             self.recalled.add(member)
-        if not self.forgot and self.membership.agrees({self.me, *self.recalled}):
+            self._end_doubt()
+
+    def compare_count(self, count: int, member: ReplicaId) -> None:
+        """Note that another member remembers more of this replica than its own log has, also when the doubt
+        was over before: a count is told only when it is durable.
+        """
+        if count > self.count and not self.forgot:
+            self.forgot = (
+                f"the log of {self.me} ends at count {self.count}, but {member} remembers {count}: "
+                "it was rolled back, and may lack promises"
+            )
+
+    def _end_doubt(self) -> None:
+        """Take part, if those that have answered suffice by the membership that is known now.
+
+        Previous members matter to a replica that was one of them: a new one has promised nothing there.
+        """
+        known, electorate = {self.me, *self.recalled}, self.electorate
+        before = electorate.previous
+        if self.forgot or not self.is_doubting or not electorate.current.has_quorum(known):
+            return
+        if before is None or self.me not in before.bit or before.has_quorum(known):
             self.is_doubting = False
             self._break_silence()
             if self._is_first():

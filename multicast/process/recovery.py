@@ -120,21 +120,6 @@ class LeaderRecovery(Requests[E]):
         self.inherited: list[MessageId] = []
         """At a leader: messages that it took over when it began to lead, and may have yet to deliver."""
 
-    @property
-    def electorate(self) -> Membership:
-        """The membership whose promises a ballot needs.
-
-        No leader proposes that a change is complete before that is safe to rely on, so a member that has
-        accepted this step need not ask the previous members: the only replica that delivered it may have lost
-        its disk since, and they theirs. But until the step is decided it is not a fact, and is not announced.
-        """
-        membership = self.membership
-        if membership.is_complete:
-            return membership
-        completed = membership.completed()
-        entry = self.entries.get(completed.mid)
-        return completed if entry is not None and entry.phase >= ACCEPTED else membership
-
     def recover(self) -> None:
         """Line 36: start a ballot above all known ones, in the newest known configuration."""
         membership = self.electorate

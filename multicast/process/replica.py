@@ -177,6 +177,7 @@ class Replica(Admission[E]):
     def _housekeeping(self) -> None:
         if self.is_doubting:
             self._ask_memories(self.membership.everyone)
+            self._end_doubt()  # the membership may have changed since the last answer
         if self.is_silent and not self.is_outsider:
             if self.is_restoring:
                 self._ask_for_state()
@@ -378,7 +379,9 @@ class Replica(Admission[E]):
             self.pre_vote_for = None
             if ballot == self.cballot and not message.alive_only:
                 self.led_upto = max(self.led_upto or NO_TIMESTAMP, message.last_delivered)
-                self.remember(zip(self.configuration.members, message.counts, strict=False))
+                counts = dict(zip(self.configuration.members, message.counts, strict=False))
+                self.compare_count(counts.get(self.me, 0), leader)
+                self.remember(counts.items())
                 if self._is_late(message.last_delivered):
                     self._catch_up(leader)
         wall_us, count = self.wall_us(), self.counted()

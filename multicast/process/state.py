@@ -175,6 +175,21 @@ class State(Protocol, Generic[E]):
         return self.topology.memberships[self.group]
 
     @property
+    def electorate(self) -> Membership:
+        """The membership whose promises a ballot needs.
+
+        No leader proposes that a change is complete before that is safe to rely on, so a member that has
+        accepted this step need not ask the previous members: the only replica that delivered it may have lost
+        its disk since, and they theirs. But until the step is decided it is not a fact, and is not announced.
+        """
+        membership = self.membership
+        if membership.is_complete:
+            return membership
+        completed = membership.completed()
+        entry = self.entries.get(completed.mid)
+        return completed if entry is not None and entry.phase >= Phase.ACCEPTED else membership
+
+    @property
     def is_outsider(self) -> bool:
         """Whether this replica is in no configuration that counts: not yet, or not any more."""
         return self.me not in self.membership.everyone

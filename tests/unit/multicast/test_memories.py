@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multicast.durable import Configured, Counted, Durable, Joined, Promised, Remembered
+from multicast.durable import Accepted, Configured, Counted, Durable, Joined, Promised, Remembered
 from multicast.membership import Configuration, Membership
 from multicast.messages import (
     HandOver,
@@ -22,7 +22,7 @@ from multicast.messages import (
 )
 from multicast.process.memories import KEEP_S
 from multicast.topology import Topology
-from multicast.types import NO_TIMESTAMP, Ballot, Status
+from multicast.types import NO_TIMESTAMP, Ballot, ReplicaId, Status, timestamp
 from multicast.whitebox import WhiteBox
 from tests.unit.multicast.replicas import (
     CLIENT,
@@ -239,3 +239,63 @@ def test_a_replica_that_its_own_node_has_replaced_is_an_old_copy() -> None:
         replica.step(OTHER, Members(change), 0.0)
         replica.tick(0.1)
         assert bool(replica.forgot) == (address == "b")
+
+
+def test_a_member_that_remembers_more_is_believed_also_after_the_doubt_is_over() -> None:
+    """The first answer may come from a member that was away, and remembers little."""
+    for proof in (lambda life: Recalled(life, 900, 1), lambda _: heartbeat((0, 900, 0))):
+        replica = doubting()
+        answer(replica, OTHER, 0)
+        assert not replica.is_doubting
+        replica.step(LEADER, proof(replica.life), 0.2)
+        assert "but g0r0 remembers 900" in replica.forgot
+
+
+def test_a_replica_that_was_never_in_doubt_hears_no_answers() -> None:
+    replica = start(WhiteBox, ME, Topology({G0: HERE}), durable=durable())
+    answer(replica, OTHER, 900)
+    assert not replica.forgot
+
+
+def changed(members: list[ReplicaId], old: ReplicaId) -> tuple[ReplicaId, Membership]:
+    """A new member, and the membership while it replaces the old one."""
+    new = old._replace(incarnation=1)
+    return new, Membership(Configuration(G0, 0, members)).replace(old, new, "")
+
+
+def test_answers_suffice_as_soon_as_the_membership_that_needs_them_is_known() -> None:
+    me, a, old, *_ = FIVE
+    new, change = changed(FIVE, old)
+    disk = Durable()
+    disk.apply([Configured(change), Joined(Ballot(4, a, 1), 5, ()), Counted(COUNT)])
+    replica = start(WhiteBox, me, Topology({G0: FIVE}), durable=disk, trusts_log=False)
+    replica.tick(0.0)
+    answer(replica, a, COUNT, version=2)
+    answer(replica, new, 0, version=2)
+    assert replica.is_doubting, "one more of the previous members is needed"
+    replica.step(a, Members(change.completed()), 0.2)
+    replica.tick(1.0)
+    assert not replica.is_doubting
+
+
+def test_a_new_member_needs_no_answers_of_previous_members() -> None:
+    """It has promised nothing as one of them; and they may be gone."""
+    new, change = changed(HERE, OTHER)
+    replica = start(WhiteBox, new, Topology({G0: HERE}), trusts_log=False)
+    replica.step(LEADER, Members(change), 0.0)
+    replica.tick(0.0)
+    answer(replica, LEADER, 0, version=2)
+    assert not replica.is_doubting
+
+
+def test_what_a_ballot_needs_suffices() -> None:
+    """A member that has accepted that a change is complete need not ask the previous members: departure 8."""
+    new, change = changed(HERE, OTHER)
+    done = change.completed()
+    disk = Durable()
+    accepted = Accepted(((G0,),), (done.mid,), (timestamp(6, G0),), (done.encode(),), (done.version,), 6)
+    disk.apply([Configured(change), Joined(Ballot(4, ME, 1), 5, ()), Counted(COUNT), accepted])
+    replica = start(WhiteBox, ME, Topology({G0: HERE}), durable=disk, trusts_log=False)
+    replica.tick(0.0)
+    answer(replica, new, 0, version=2)
+    assert not replica.is_doubting
