@@ -438,22 +438,25 @@ class ActsBeforeItIsAMember(Shared):
 
 
 class IgnoresMemories(Shared):
-    """Departure 21: a replica that restarts does not ask what others remember of it."""
+    """Departure 22: a replica does not ask what others remember of it, nor listen when they say it."""
 
     def __init__(self, start: Start) -> None:
         start.trusts_log = True
         super().__init__(start)
 
+    def compare_count(self, count: int, member: t.ReplicaId) -> None:
+        pass
+
 
 class RemembersInMemoryOnly(Shared):
-    """Departure 21: the counts of others are not kept in the log."""
+    """Departure 22: the counts of others are not kept in the log."""
 
     def _keep_memories(self) -> None:
         pass
 
 
 class IsSureAfterOneAnswer(Shared):
-    """Departure 21: a replica that restarts takes part as soon as one member remembers no more."""
+    """Departure 22: a replica that restarts takes part as soon as one member remembers no more."""
 
     def on_recalled(self, sender: t.Process, message: msg.Recalled) -> None:
         super().on_recalled(sender, message)
@@ -463,7 +466,7 @@ class IsSureAfterOneAnswer(Shared):
 
 
 class TellsItsCountTooSoon(Shared):
-    """Departure 21: a leader tells its own count before it is durable."""
+    """Departure 22: a leader tells its own count before it is durable."""
 
     def known_counts(self) -> tuple[int, ...]:
         self.memories[self.me] = self.count
