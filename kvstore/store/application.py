@@ -249,7 +249,7 @@ class StoreApplication:
         if self._long or now >= self._partitions_at or self._ballots_changed():
             self._turn_partitions(self._replicas, woken, now, outgoing)
         elif woken:
-            groups = woken if len(woken) == 1 else [group for group in self._replicas if group in woken]
+            groups = [group for group in self._replicas if group in woken]
             self._turn_partitions(groups, woken, now, outgoing)
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S

@@ -200,11 +200,10 @@ class Gate(Generic[Answer]):
 
     def settle(self) -> None:
         """Close what can be closed, at a replica that does not lead: without a turn, which it does not need,
-        and only when what is closed matters.
+        and only when what is closed matters. Groups that have asked are answered if this replica leads next.
         """
-        if self._changed or self._owed:
+        if self._changed:
             self._changed = False
-            self._owed.clear()
             self._close(self._levels()[-1].value)
 
     def turn(self) -> Turn[Answer]:

@@ -267,11 +267,11 @@ class Gateway:
         self._stalled: Counter[GroupId] = Counter()
         self._under_way: Counter[GroupId] = Counter()
         self._answered_at: dict[GroupId, float] = {}
-        """When each group last answered a message."""
+        """When each group last answered."""
         self._numbers = itertools.count(1)
         self._questions: dict[int, _Question] = {}
-        self._feeds: set[int] = set()
-        """The numbers of questions that wait for changes."""
+        self._asking: Counter[GroupId] = Counter()
+        """Questions in flight to each group, without those that wait for changes."""
         self._outgoing: list[Outgoing] = []
         self._clocks: dict[GroupId, Timestamp] = {}
         """The highest position that each group has reported."""
@@ -292,12 +292,15 @@ class Gateway:
         return len(self._calls) + len(self._questions) + waiting
 
     def under_way(self, now: float) -> int:
-        """Return how many messages and reads wait for answers: messages to partitions that have answered
-        lately. Feeds wait for changes, not for answers.
+        """Return how many messages and reads wait for answers of partitions that have answered lately. Feeds
+        wait for changes, not for answers.
         """
-        after = now - MOVING_S
-        moving = sum(self._under_way[group] for group, at in self._answered_at.items() if at > after)
-        return min(moving, len(self._calls)) + len(self._questions) - len(self._feeds)
+        calls = reads = 0
+        for group, at in self._answered_at.items():
+            if at > now - MOVING_S:
+                calls += self._under_way[group]
+                reads += self._asking[group]
+        return min(calls, len(self._calls)) + reads
 
     @property
     def groups(self) -> tuple[GroupId, ...]:
@@ -739,15 +742,15 @@ class Gateway:
         """Ask a replica: the leader, or any. A caller that gives up must `forget` the number."""
         number = next(self._numbers)
         self._questions[number] = _Question(group, question, done, of_leader, 0.0)
-        if isinstance(question, Feed):
-            self._feeds.add(number)
+        self._asking[group] += not isinstance(question, Feed)
         self._send_question(number)
         return number
 
     def forget(self, number: int) -> None:
         """Drop a question: its caller has given up."""
-        self._questions.pop(number, None)
-        self._feeds.discard(number)
+        asked = self._questions.pop(number, None)
+        if asked is not None:
+            self._asking[asked.group] -= not isinstance(asked.question, Feed)
 
     def _send_question(self, number: int) -> None:
         asked = self._questions[number]
@@ -784,6 +787,7 @@ class Gateway:
                     asked.tries = min(asked.tries, 1)
             return
         self.forget(number)
+        self._answered_at[asked.group] = self._now
         asked.done(
             errors.Overloaded(f"too many reads wait at partition {asked.group}; retry later")
             if isinstance(response, Busy)

@@ -157,7 +157,7 @@ class Partition:
         self._meter = Meter()
         """What short reads may still look at in this turn."""
         self._share = share or Share(pause_s=0.0)
-        self._sliced = False
+        self._sliced = True  # a partition before it may be in the queue of the node's share
         """Whether there was long work at the last turn."""
         self._reads_next = False
         """Whether the next slice is one of reads: they and transactions take turns."""

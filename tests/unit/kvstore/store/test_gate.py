@@ -149,6 +149,16 @@ def test_a_gate_without_turns_closes_what_it_can_when_it_is_settled() -> None:
     assert gate.turn().announcements == [], "whoever asked before has asked another"
 
 
+def test_a_new_leader_answers_a_group_that_has_asked_before() -> None:
+    gate: Gate[str] = Gate(A)
+    gate.delivered(ts(5), (A,))
+    gate.settle()
+    gate.heard(Announcement(B, ts(0), (), wanted=True))
+    gate.settle()  # it does not lead yet
+    gate.new_ballot(ts(6))
+    assert [group for group, _ in gate.turn().announcements] == [B]
+
+
 def test_a_lost_announcement_is_asked_for() -> None:
     here: Gate[str] = Gate(A)
     there: Gate[str] = Gate(B)

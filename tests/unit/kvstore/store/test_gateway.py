@@ -450,6 +450,9 @@ def test_what_waits_for_a_partition_that_answers_is_under_way() -> None:
     gateway.receive(members(A)[0], [Results(A, PLACE, (first.mid,), (PLACE,), (done,))], 1.0)
     assert gateway.under_way(1.0) == 2, "the others to this partition"
     assert gateway.under_way(2.0) == 0, "it does not answer any more"
+    silent = gateway.ask(C, StrictRead((Get(b"z"),)), lambda _: None, of_leader=True)
+    assert gateway.under_way(1.0) == 2, "nor does that one"
+    gateway.forget(silent)
     gateway.ask(A, StrictRead((Get(b"a"),)), lambda _: None, of_leader=True)
     assert gateway.under_way(1.0) == 3
     feed = gateway.ask(A, Feed(0, (Range(b"", None),), 100, 1.0), lambda _: None, of_leader=False)
