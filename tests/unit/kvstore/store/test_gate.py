@@ -146,7 +146,7 @@ def test_a_gate_without_turns_closes_what_it_can_when_it_is_settled() -> None:
     gate.settle()
     assert (gate.closed, len(gate)) == (6, 0)
     gate.new_ballot(ts(7))
-    assert gate.turn().announcements == [], "whoever asked before has asked another"
+    assert [group for group, _ in gate.turn().announcements] == [B], "it has asked, and hears what is closed"
 
 
 def test_a_new_leader_answers_a_group_that_has_asked_before() -> None:
