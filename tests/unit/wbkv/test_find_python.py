@@ -22,7 +22,7 @@ def load() -> Any:
     return module
 
 
-OURS, THEIRS, NEWER = "/ours/python3", "/usr/bin/python3", "/usr/bin/python3.14"
+OURS, THEIRS, NEWER, OLDER = "/ours/python3", "/usr/bin/python3", "/usr/bin/python3.14", "/usr/bin/python3.11"
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,9 @@ OURS, THEIRS, NEWER = "/ours/python3", "/usr/bin/python3", "/usr/bin/python3.14"
     ids=["clearly faster", "about the same", "slower"],
 )
 def test_the_default_is_kept_unless_another_build_is_clearly_faster(theirs_s: float, chosen: str) -> None:
-    found = [(OURS, (3, 11, 7), 1.0), (THEIRS, (3, 11, 2), theirs_s), (NEWER, (3, 14, 0), 0.1)]
-    assert load().choose(found) == chosen, "the newer one may lack packages"
+    found = [(OURS, (3, 11, 7), 1.0), (THEIRS, (3, 11, 7), theirs_s), (NEWER, (3, 14, 0), 0.1)]
+    found.append((OLDER, (3, 11, 2), 0.1))
+    assert load().choose(found) == chosen, "a newer or older one may lack packages"
 
 
 def test_a_python_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
