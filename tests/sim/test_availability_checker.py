@@ -58,6 +58,9 @@ def test_so_is_one_that_fails_late_in_an_interactive_transaction(monkeypatch: py
     monkeypatch.setattr(clients, "SimLink", LosesCommits)
     monkeypatch.setattr(clients, "BACK_S", -1000.0)
     monkeypatch.setattr(clients.ClientProcess, "timeout", lambda _: 2.0)
-    outcome = simulate_store(scenario_of("none", operations=20), 0, "recipes")
+    for seed in range(6):  # whether the last attempt of a transfer has much time left depends on its schedule
+        outcome = simulate_store(scenario_of("none", operations=20), seed, "recipes")
+        if outcome.violation is not None:
+            break
     assert outcome.violation is not None
     assert outcome.violation.startswith("Availability: a transfer")
