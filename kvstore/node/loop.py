@@ -29,7 +29,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.node.clock_watch import ClockWatch
 from kvstore.node.handover import HandOvers
 from kvstore.node.outbox import Outbox
-from kvstore.node.pace import MOVING_S, gather_s
+from kvstore.node.pace import MOVING_S
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.relay import Relays
 from kvstore.node.snapshots import SnapshotReceiver, SnapshotTransfers, decode_checkpoint
@@ -516,13 +516,13 @@ class Node:
 
     # The turn
 
-    def gather_s(self, now: float) -> float:
-        """Return how long to gather events, from the first one on, before the next `turn`: see `pace`."""
+    def under_way(self, now: float) -> int:
+        """Return how many messages are under way: `pace` decides by it when the next `turn` begins."""
         under_way = self._application.under_way(now)
         for hosted in self._by_group.values():
             if hosted.delivered_at > now - MOVING_S and (queued := hosted.replica.queued) > under_way:
                 under_way = queued
-        return gather_s(under_way)
+        return under_way
 
     def turn(self) -> None:
         """Drain the replicas and the application: write, apply, commit and send."""

@@ -8,16 +8,26 @@ What can join is known by what is under way: messages that a leader of this node
 that a gateway waits for. The more there are, the sooner the next event comes, and the more of them share a
 turn. A group whose messages do not move (its quorum is down) does not count: nothing of it joins soon.
 
-A turn that waits begins a fixed time after its *first* event. A time that began anew with each event, or grew
-with the length of turns, would feed back into ever longer turns.
+With two or more under way, further ones may be on the way: gRPC hands unary calls to the event loop one at a
+time, and a turn for each would keep the others waiting. So the node looks for further events until none has
+come for about as long as a turn costs.
+
+A turn that waits begins at most a fixed time after its *first* event. A time that began anew with each event,
+or grew with the length of turns, would feed back into ever longer turns.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-FEW: Final = 3
+COMPANY: Final = 2
 """With fewer messages under way, each turn begins at once."""
+
+QUIET_S: Final = 0.0002
+"""With `COMPANY` or more, a turn begins when nothing has come for so long: about what a turn costs."""
+
+FEW: Final = 3
+"""With so many, a turn begins after a time that grows with them."""
 
 EACH_S: Final = 0.0001
 """How long to gather for each message under way."""

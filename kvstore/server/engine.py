@@ -31,7 +31,7 @@ from kvstore.config.model import Config
 from kvstore.machine.codec import TABLES
 from kvstore.node.directory import Directory
 from kvstore.node.loop import Node
-from kvstore.node.pace import LONG_S
+from kvstore.node.pace import COMPANY, LONG_S, MOST_S, QUIET_S, gather_s
 from kvstore.node.ports import Application, Network
 from kvstore.node.recorder import DeliveryRecorder
 from kvstore.node.wall_clock import wall_clock
@@ -77,6 +77,8 @@ class Engine:
         self.failure: Exception | None = None
         self._turning = False
         self._gather_s = 0.0
+        self._events = 0
+        """What has happened so far: frames, calls, durable batches, timers."""
         self._closing = False
         """Whether turns have ended: another thread closes the disk soon."""
         self._timer: asyncio.TimerHandle | None = None
@@ -299,13 +301,28 @@ class Engine:
 
     def turn_soon(self) -> None:
         """Schedule a turn: in this round of the loop or the next, or a little later if the node gathers."""
+        self._events += 1
         if not self._turning:
             self._turning = True
-            self._gather_s = self.node.gather_s(self.now())
+            under_way = self.node.under_way(self.now())
+            self._gather_s = gather_s(under_way)
             if self._gather_s:
                 self._loop.call_later(self._gather_s, self._turn)
+            elif under_way >= COMPANY:
+                now = time.monotonic()  # the loop's own time has milliseconds only
+                self._loop.call_soon(self._turn_when_quiet, self._events, now, now + MOST_S)
             else:
                 self._loop.call_soon(self._turn)
+
+    def _turn_when_quiet(self, events: int, since: float, until: float) -> None:
+        """Take a turn when nothing has come for QUIET_S, or when the time is up."""
+        now = time.monotonic()
+        if self._events != events:
+            since = now
+        if now - since >= QUIET_S or now >= until:
+            self._turn()
+        else:
+            self._loop.call_soon(self._turn_when_quiet, self._events, since, until)
 
     def _turn(self) -> None:
         self._turning = False

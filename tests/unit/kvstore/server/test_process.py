@@ -13,6 +13,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.config.model import Config
 from kvstore.local.cluster import free_ports
 from kvstore.local.disk import create_disk
+from kvstore.node.pace import COMPANY, FEW
 from kvstore.server.process import Server
 from kvstore.storage import identity
 from multicast.errors import InvariantBroken
@@ -155,26 +156,50 @@ def test_a_node_whose_state_is_wrong_stops_at_any_call(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("gathers", [False, True])
-def test_a_node_that_gathers_takes_one_turn_for_all_that_comes_meanwhile(
-    config: Config, monkeypatch: pytest.MonkeyPatch, *, gathers: bool
+@pytest.mark.parametrize(("under_way", "turns"), [(1, 5), (COMPANY, 1), (100, 1)])
+def test_a_node_with_company_takes_one_turn_for_all_that_comes_together(
+    config: Config, monkeypatch: pytest.MonkeyPatch, under_way: int, turns: int
 ) -> None:
+    monkeypatch.setattr("kvstore.server.engine.QUIET_S", 0.02)  # however slow this machine is
+    monkeypatch.setattr("kvstore.server.engine.MOST_S", WAIT_S)
+    monkeypatch.setattr("kvstore.server.engine.gather_s", lambda count: 0.05 if count >= FEW else 0.0)
     create_disk(config, N1)
-    turns: list[int] = []
+    taken: list[int] = []
 
     async def main() -> None:
         server = Server(config, N1)
         engine = server.engine
-        monkeypatch.setattr(engine.node, "gather_s", lambda _: 0.05 if gathers else 0.0)
-        monkeypatch.setattr(engine, "_turn_now", lambda: turns.append(1))
+        monkeypatch.setattr(engine.node, "under_way", lambda _: under_way)
+        monkeypatch.setattr(engine, "_turn_now", lambda: taken.append(1))
         for _ in range(5):
             engine.turn_soon()
             await asyncio.sleep(0)  # a round of the loop
             await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_S):
-            while not turns:
+            while not taken:
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(engine.disk.close)
 
     asyncio.run(main())
-    assert len(turns) == (1 if gathers else 5)
+    assert len(taken) == turns
+
+
+def test_events_without_end_do_not_keep_a_node_from_its_turn(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.server.engine.QUIET_S", WAIT_S)
+    create_disk(config, N1)
+    taken: list[int] = []
+
+    async def main() -> None:
+        server = Server(config, N1)
+        engine = server.engine
+        monkeypatch.setattr(engine.node, "under_way", lambda _: COMPANY)
+        monkeypatch.setattr(engine, "_turn_now", lambda: taken.append(1))
+        async with asyncio.timeout(WAIT_S / 2):
+            while not taken:
+                engine.turn_soon()
+                await asyncio.sleep(0)
+        await asyncio.to_thread(engine.disk.close)
+
+    asyncio.run(main())
