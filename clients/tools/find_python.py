@@ -2,8 +2,9 @@
 
 Distributions build Python with profile-guided optimisation, version managers often without. How it was built
 is not recorded reliably, so a loop of calls and look-ups is timed. The default (`python3`) is kept unless
-another of the same version, or of a later patch release, is clearly faster and can make virtual environments.
-If the default is too old, others are taken. Everything but the path goes to stderr.
+another of the same minor version is clearly faster and can make virtual environments. (All pinned packages
+can be installed in every patch release of Python 3.11; distributions backport fixes.) If the
+default is too old, others are taken. Everything but the path goes to stderr.
 """
 
 from __future__ import annotations
@@ -71,11 +72,9 @@ def probe(path: str) -> tuple[tuple[int, ...], float] | None:
 
 
 def choose(found: list[tuple[str, tuple[int, ...], float]]) -> str:
-    """Return the first Python; or the fastest of the same minor version, if that is clearly faster. One of
-    an older patch release is not taken: it may lack fixes, and be too old for some packages.
-    """
+    """Return the first Python; or the fastest of the same minor version, if that is clearly faster."""
     first, version, first_s = found[0]
-    alike = [(took_s, path) for path, other, took_s in found if version <= other and other[:2] == version[:2]]
+    alike = [(took_s, path) for path, other, took_s in found if other[:2] == version[:2]]
     took_s, path = min(alike)
     return path if first_s > WORTH * took_s else first
 

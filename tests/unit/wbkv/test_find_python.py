@@ -22,7 +22,7 @@ def load() -> Any:
     return module
 
 
-OURS, THEIRS, NEWER, OLDER = "/ours/python3", "/usr/bin/python3", "/usr/bin/python3.14", "/usr/bin/python3.11"
+OURS, THEIRS, NEWER, OLDER = "/ours/python3", "/usr/bin/python3", "/usr/bin/python3.14", "/usr/bin/python3.10"
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ OURS, THEIRS, NEWER, OLDER = "/ours/python3", "/usr/bin/python3", "/usr/bin/pyth
     ids=["clearly faster", "about the same", "slower"],
 )
 def test_the_default_is_kept_unless_another_build_is_clearly_faster(theirs_s: float, chosen: str) -> None:
-    found = [(OURS, (3, 11, 7), 1.0), (THEIRS, (3, 11, 7), theirs_s), (NEWER, (3, 14, 0), 0.1)]
-    found.append((OLDER, (3, 11, 2), 0.1))
+    found = [(OURS, (3, 11, 7), 1.0), (THEIRS, (3, 11, 2), theirs_s), (NEWER, (3, 14, 0), 0.1)]
+    found.append((OLDER, (3, 10, 2), 0.1))
     assert load().choose(found) == chosen, "a newer or older one may lack packages"
 
 
