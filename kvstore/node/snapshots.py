@@ -3,6 +3,9 @@
 A snapshot travels in pieces of bounded size, one at a time: the next leaves when the last has been
 acknowledged, so that a transfer never fills a link, and the group goes on meanwhile. First comes the ordering
 state (the `Checkpoint`), then the application's pieces. No state is replaced before the last piece arrived.
+
+A connection that breaks loses a piece or its acknowledgement. Then the receiver asks for the snapshot again,
+by the same number, and the last piece is sent again: a group may wait for a candidate that receives it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from multicast.types import NO_BALLOT, ClientId, GroupId, MessageId, ReplicaId, 
 PIECE_BYTES: Final = 1 << 20
 TRANSFER_S: Final = 5.0
 """How long a piece may stay without an acknowledgement before the transfer may start anew."""
+REPEAT_S: Final = 0.5
+"""How long a piece stays without an acknowledgement, at least, before it is sent again."""
 
 Piece: TypeAlias = tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]
 """A piece or an acknowledgement to send: its sender, its receiver, and the message."""
@@ -41,7 +46,11 @@ class SnapshotSender:
     transfer: int
     pieces: Iterator[SnapshotPiece]
     sent: SnapshotPiece
+    sent_at: float
+    """When this piece was sent first."""
     deadline: float
+    repeat_at: float
+    """When this piece may be sent again."""
 
 
 @dataclass(slots=True)
@@ -74,10 +83,19 @@ class SnapshotTransfers:
         self._receivers: dict[ReplicaId, SnapshotReceiver] = {}
         self._pieces: list[Piece] = []
 
-    def is_sending(self, me: ReplicaId, target: ReplicaId, now: float) -> bool:
-        """Return whether a transfer to the replica is under way, and its last piece not overdue."""
+    def goes_on(self, me: ReplicaId, target: ReplicaId, transfer: int, now: float) -> bool:
+        """Return whether the transfer that the target asks for is under way. Repeat its last piece if that is
+        overdue.
+
+        A target that has restarted asks by another number: what it has received until then is lost.
+        """
         sender = self._senders.get((me, target))
-        return sender is not None and now < sender.deadline
+        if sender is None or sender.transfer != transfer or now >= sender.deadline:
+            return False
+        if now >= sender.repeat_at:
+            sender.repeat_at = now + 2 * (now - sender.sent_at)
+            self._pieces.append((me, target, sender.sent))
+        return True
 
     def send(
         self,
@@ -90,7 +108,9 @@ class SnapshotTransfers:
     ) -> None:
         """Start to send a snapshot, which the target has asked for by this number."""
         pieces = pieces_of(transfer, checkpoint, state)
-        sender = self._senders[me, target] = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
+        sender = self._senders[me, target] = SnapshotSender(
+            transfer, pieces, next(pieces), now, now + TRANSFER_S, now + REPEAT_S
+        )
         self._pieces.append((me, target, sender.sent))
 
     def acknowledge(self, me: ReplicaId, target: ReplicaId, ack: SnapshotAck, now: float) -> None:
@@ -101,13 +121,15 @@ class SnapshotTransfers:
         if sender.sent.last:
             del self._senders[me, target]
             return
-        sender.sent, sender.deadline = next(sender.pieces), now + TRANSFER_S
+        patience_s = max(REPEAT_S, 2 * (now - sender.sent_at))  # a link may need long for a piece
+        sender.sent, sender.sent_at = next(sender.pieces), now
+        sender.deadline, sender.repeat_at = now + TRANSFER_S, now + patience_s
         self._pieces.append((me, target, sender.sent))
 
     def receive(
         self, me: ReplicaId, source: ReplicaId, piece: SnapshotPiece, now: float
     ) -> SnapshotReceiver | None:
-        """Add a piece and acknowledge it; return the snapshot if that was its last piece.
+        """Add a piece, or the last one again, and acknowledge it. Return the snapshot if that completes it.
 
         The caller has checked that the first piece was asked for. A replica that restores its state asks one
         member after the other, and takes the snapshot of the first that answers, as long as pieces arrive.
@@ -117,11 +139,12 @@ class SnapshotTransfers:
             receiver = self._receivers[me] = SnapshotReceiver(source, piece.transfer)
         if receiver is None or (receiver.source, receiver.transfer) != (source, piece.transfer):
             return None
-        if not receiver.add(piece):
+        is_next = receiver.add(piece)
+        if not is_next and piece.index != receiver.count - 1:
             return None
         receiver.deadline = now + TRANSFER_S
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
-        return self._receivers.pop(me) if piece.last else None
+        return self._receivers.pop(me) if is_next and piece.last else None
 
     def take_pieces(self) -> list[Piece]:
         """Return and remove what is to be sent with this turn."""

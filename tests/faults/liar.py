@@ -194,7 +194,7 @@ class Grammar:
         recent = self.recent
         absurd = [
             Ballot(n, leader, configuration)
-            for n in (NUMBER_MAX, 1 << 62, 3 * NUMBER_JUMP)
+            for n in (NUMBER_MAX, 1 << 62, 1 << 46)  # out of reach, however often it lies
             for leader in self.own
             for configuration in (0, 1)
         ]

@@ -18,6 +18,7 @@ from kvstore.machine.sessions import Repeated, Sessions
 from kvstore.machine.slices import Meter
 from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
+from kvstore.node.snapshots import SnapshotTransfers
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
 from kvstore.storage.ports import GroupCheckpoint
@@ -407,3 +408,11 @@ class HoldsFromTheAnswer(Holding):
 
     def _taken(self, token: int, asked: float) -> bool:
         return super()._taken(token, self._now())
+
+
+class NeverRepeatsAPiece(SnapshotTransfers):
+    """What a broken connection has lost of a snapshot is missed until the transfer begins anew."""
+
+    def goes_on(self, me: ReplicaId, target: ReplicaId, transfer: int, now: float) -> bool:
+        sender = self._senders.get((me, target))
+        return sender is not None and now < sender.deadline

@@ -17,10 +17,12 @@ from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
 from kvstore.store.questions import Values
 from kvstore.store.service import Consistency
+from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.errors import PeerViolation
 from multicast.messages import Hint, about
 from multicast.sim.checkers import Violation
 from multicast.sim.clients import Workload
+from multicast.sim.faults import Wipe
 from multicast.sim.network import Delays
 from multicast.types import GroupId, MessageId, Process, ReplicaId
 from wbkv_sim.workloads import Register
@@ -282,6 +284,31 @@ def new_leaders_find_each_other() -> None:
         stage.hosts[ReplicaId(group, 2, 0)].nominate()
     assert stage.wait(lambda: all(stage.leader(group, 2).reading_ballot for group in (A, C)), 1.0)
     stage.finish(within_s=3.0)
+
+
+def a_snapshot_goes_on() -> None:
+    """The connection by which a snapshot travels breaks: an acknowledgement gets lost, and later a piece."""
+    stage = Stage(1)
+    for _ in range(10):
+        assert stage.answered(stage.do(0, Put(stage.key(A), b"old")))
+    lost: list[object] = []
+
+    def loses(_: Process, __: Process, message: object) -> bool:
+        of = SnapshotPiece if lost else SnapshotAck
+        if len(lost) == 2 or not isinstance(message, of) or message.index != 2 + len(lost):
+            return False
+        lost.append(message)
+        return True
+
+    stage.network.loses = loses
+    stage.inject(Wipe(ReplicaId(A, 2, 0), 0.1))
+    assert stage.wait(lambda: bool(lost), 2.0)
+    position = stage.leader(A).last_delivered
+    host = next(host for me, host in stage.hosts.items() if me.number == 2 and me.incarnation)
+    replica: Any = host.replica
+    if not stage.wait(lambda: len(lost) == 2 and replica.last_delivered >= position, 2.0):
+        raise Violation("Termination", f"{host.me} has no state yet")
+    stage.finish()
 
 
 def a_deposed_leader_does_not_answer() -> None:

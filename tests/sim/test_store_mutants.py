@@ -10,6 +10,7 @@ import pytest
 from wbkv.core.locks import Holding
 
 from kvstore.machine import Machine
+from kvstore.node.snapshots import SnapshotTransfers
 from kvstore.simulation import StoreCluster
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.store.feeds import MergedFeed
@@ -37,6 +38,7 @@ PLACES: Final[list[tuple[type, object, str]]] = [
     (Hub, "kvstore.store.watches.Hub", ""),
     (FeedQueue, "kvstore.store.partition.FeedQueue", ""),
     (Holding, "wbkv.aio.lock.Holding", ""),
+    (SnapshotTransfers, "kvstore.node.loop.SnapshotTransfers", ""),
     (SimStoreDisk, StoreCluster, "disk_type"),
     (object, StoreCluster, "application_type"),
 ]
@@ -121,6 +123,7 @@ DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
     (mutants.AnnouncesToOldLeaders, schedules.new_leaders_find_each_other),
     (mutants.TooBusyToRepeat, schedules.a_busy_gateway_repeats),
     (mutants.NoBallotCheck, schedules.a_deposed_leader_does_not_answer),
+    (mutants.NeverRepeatsAPiece, schedules.a_snapshot_goes_on),
 ]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvstore.node.snapshots import TRANSFER_S, SnapshotTransfers
+from kvstore.node.snapshots import REPEAT_S, TRANSFER_S, SnapshotTransfers
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
+from multicast.durable import Checkpoint
 from multicast.types import GroupId, ReplicaId
 
 ME, ONE, OTHER = (ReplicaId(GroupId(0), slot, 7) for slot in range(3))
@@ -46,3 +47,53 @@ def test_the_next_transfer_may_begin_when_one_is_complete() -> None:
     transfers = SnapshotTransfers()
     assert transfers.receive(ME, ONE, piece(1, 0, last=True), 0.0) is not None
     assert transfers.receive(ME, OTHER, piece(2, 0, last=True), 0.1) is not None
+
+
+def sending(pieces: int) -> SnapshotTransfers:
+    transfers = SnapshotTransfers()
+    transfers.send(ONE, ME, 1, Checkpoint(), iter([b"x"] * pieces), 0.0)
+    return transfers
+
+
+def sent(transfers: SnapshotTransfers) -> list[int]:
+    return [piece.index for _, _, piece in transfers.take_pieces()]
+
+
+def test_a_piece_that_got_lost_is_sent_again() -> None:
+    transfers = sending(2)
+    assert sent(transfers) == [0]
+    assert transfers.goes_on(ONE, ME, 1, REPEAT_S * 0.9)
+    assert sent(transfers) == []
+    assert transfers.goes_on(ONE, ME, 1, REPEAT_S)
+    assert sent(transfers) == [0]
+    transfers.acknowledge(ONE, ME, SnapshotAck(1, 0), REPEAT_S)
+    transfers.acknowledge(ONE, ME, SnapshotAck(1, 0), REPEAT_S)  # of the repetition
+    assert sent(transfers) == [1]
+
+
+def test_pieces_that_take_long_are_repeated_seldom() -> None:
+    transfers = sending(2)
+    repeated = [
+        now for now in range(1, 5) if transfers.goes_on(ONE, ME, 1, float(now)) and len(sent(transfers))
+    ]
+    assert repeated == [1, 3]
+    transfers.acknowledge(ONE, ME, SnapshotAck(1, 0), 4.5)
+    assert sent(transfers) == [1]
+    assert transfers.goes_on(ONE, ME, 1, 9.0)
+    assert sent(transfers) == []
+
+
+def test_a_replica_that_asks_in_its_next_life_gets_the_snapshot_from_its_beginning() -> None:
+    transfers = sending(2)
+    assert not transfers.goes_on(ONE, ME, 2, 0.1)
+    assert not transfers.goes_on(ONE, ME, 1, TRANSFER_S)
+
+
+def test_a_piece_that_comes_again_is_acknowledged_again_and_counts_once() -> None:
+    transfers = SnapshotTransfers()
+    for index in (0, 1, 1, 0, 1):
+        assert transfers.receive(ME, ONE, piece(1, index), 0.0) is None
+    assert [ack.index for _, _, ack in transfers.take_pieces()] == [0, 1, 1, 0, 1]
+    found = transfers.receive(ME, ONE, piece(1, 2, last=True), 0.1)
+    assert found is not None
+    assert len(found.state) == 3
