@@ -8,7 +8,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from contextlib import closing
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -38,7 +38,7 @@ from wbkv.data import (
     V,
     key_bytes,
 )
-from wbkv.errors import Aborted, Error
+from wbkv.errors import Aborted, Compacted, Error
 from wbkv.iterators import Closes, Scan, Watch, all_of, first_of
 from wbkv.links.threads import Link, Puller, run
 from wbkv.lock import Lock
@@ -338,9 +338,20 @@ class Client(Closes, Generic[V]):
         change = self._requests.change
         return (change(*each) for page in all_of(pages) for each in page.changes)
 
-    def compact(self, revision: int, *, timeout: float | None = None) -> None:
-        """Discard versions that only reads below a revision need."""
-        self._run(self._requests.compact(revision, timeout))
+    def compact(
+        self, revision: int | None = None, *, keep: float | None = None, timeout: float | None = None
+    ) -> int:
+        """Discard versions that only reads below a revision need. Return that revision.
+
+        Pass either the revision, or `keep`: how many seconds of history to keep, by the cluster's time. That
+        some of it was discarded before is not an error then.
+        """
+        if keep is None:
+            return self._run(self._requests.compact(revision, timeout))
+        oldest = self._requests.oldest_kept(revision, keep, self.revision(timeout=timeout))
+        with suppress(Compacted):
+            self._run(self._requests.compact(oldest, timeout))
+        return oldest
 
     def release(self, name: str, *, timeout: float | None = None) -> None:
         """End a snapshot, by its name, before its time. Releasing one that has ended is not an error."""

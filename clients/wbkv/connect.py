@@ -90,6 +90,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
@@ -103,6 +104,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     codec: Codec[V],
     consistency: Consistency = "strict",
@@ -116,6 +118,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
@@ -124,12 +127,13 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
 ) -> Client[Any]:
     """Open an embedded store: all partitions in this process, no network, the same calls and guarantees.
 
-    Without a path the store is temporary: closing it removes the data. `partitions` and `durability` left
-    as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
+    Without a path the store is temporary: closing it removes the data. `keep_history` is how long earlier
+    versions and changes stay readable, such as "12h", "7d" or "forever"; a new store keeps a day. Arguments
+    left as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",), SYSTEM), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
-    link = EmbeddedLink.opened(path, partitions, durability)
+    link = EmbeddedLink.opened(path, partitions, durability, keep_history)
     run(link, calls.connect(0.0))
     return Client(link, requests)

@@ -270,6 +270,7 @@ def test_what_is_compacted_has_a_status_of_its_own(
         said = shell.out("compact", str(new))
         assert said == f"revisions below {new} are no longer readable\n"
         assert shell.json("compact", str(new)) == {"revision": new}
+        assert shell.json("compact", "--keep", "1h")["revision"] < new
         for words in (("get", "a", "--revision", str(old)), ("watch", "--after", str(old))):
             code, out, err = shell(*words)
             assert (code, out) == (5, ""), err

@@ -8,7 +8,7 @@ from collections.abc import (
     Callable,
     Iterable,
 )
-from contextlib import closing
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -40,7 +40,7 @@ from wbkv.data import (
     V,
     key_bytes,
 )
-from wbkv.errors import Aborted, Error
+from wbkv.errors import Aborted, Compacted, Error
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
 from wbkv.operations import Condition, Operation, add, append, checked
 
@@ -342,9 +342,20 @@ class Client(Closes, Generic[V]):
         change = self._requests.change
         return (change(*each) async for page in all_of(pages) for each in page.changes)
 
-    async def compact(self, revision: int, *, timeout: float | None = None) -> None:
-        """Discard versions that only reads below a revision need."""
-        await self._run(self._requests.compact(revision, timeout))
+    async def compact(
+        self, revision: int | None = None, *, keep: float | None = None, timeout: float | None = None
+    ) -> int:
+        """Discard versions that only reads below a revision need. Return that revision.
+
+        Pass either the revision, or `keep`: how many seconds of history to keep, by the cluster's time. That
+        some of it was discarded before is not an error then.
+        """
+        if keep is None:
+            return await self._run(self._requests.compact(revision, timeout))
+        oldest = self._requests.oldest_kept(revision, keep, await self.revision(timeout=timeout))
+        with suppress(Compacted):
+            await self._run(self._requests.compact(oldest, timeout))
+        return oldest
 
     async def release(self, name: str, *, timeout: float | None = None) -> None:
         """End a snapshot, by its name, before its time. Releasing one that has ended is not an error."""

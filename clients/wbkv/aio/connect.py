@@ -94,6 +94,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
@@ -107,6 +108,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     codec: Codec[V],
     consistency: Consistency = "strict",
@@ -120,6 +122,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     codec: Codec[Any] = BYTES,
     consistency: Consistency = "strict",
@@ -128,14 +131,15 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
 ) -> Opening[Client[Any]]:
     """Open an embedded store: all partitions in this process, no network, the same calls and guarantees.
 
-    Without a path the store is temporary: closing it removes the data. `partitions` and `durability` left
-    as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
+    Without a path the store is temporary: closing it removes the data. `keep_history` is how long earlier
+    versions and changes stay readable, such as "12h", "7d" or "forever"; a new store keeps a day. Arguments
+    left as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",), SYSTEM), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
     async def begin() -> Client[Any]:
-        link = await AsyncEmbeddedLink.opened(path, partitions, durability)
+        link = await AsyncEmbeddedLink.opened(path, partitions, durability, keep_history)
         await run(link, calls.connect(0.0))
         return Client(link, requests)
 

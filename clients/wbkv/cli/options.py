@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from typing import Any, Final, TypedDict
 
@@ -14,6 +15,7 @@ from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
 ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or pass its address: --endpoints HOST:PORT"
 TIMEOUT_S: Final = 10.0
+UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 INPUT_MAX: Final = 64 << 20
 """The maximum size of an input: no cluster accepts a larger transaction."""
 
@@ -35,6 +37,16 @@ def seconds(text: str) -> float:
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{text} must be more than 0 seconds")
     return number
+
+
+def duration(text: str) -> float:
+    """Parse a time span with a unit: 90s, 15m, 12h, 1d."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number with s, m, h or d, such as 90s, 15m, 12h or 1d"
+        )
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def count(text: str) -> int:

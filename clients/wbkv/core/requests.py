@@ -33,6 +33,7 @@ from wbkv.data import (
     W,
     key_bytes,
     keys_bytes,
+    later,
     range_of,
 )
 from wbkv.errors import LimitExceeded
@@ -322,11 +323,20 @@ class Requests(Generic[V]):
         """End a snapshot."""
         yield from self.calls.read(effects.RELEASE, kv.ReleaseSnapshotRequest(name=name), None, timeout_s)
 
-    def compact(self, revision: int, timeout_s: float | None) -> Plan[None]:
-        """Discard versions that only reads below a revision need."""
+    def oldest_kept(self, revision: int | None, keep_s: float, now: int) -> int:
+        """Return the revision of so many seconds before another."""
+        if revision is not None:
+            raise ValueError("pass a revision or keep, not both")
+        if not (isinstance(keep_s, int | float) and 0 <= keep_s < float("inf")):
+            raise ValueError(f"keep must be a number of seconds, not {keep_s!r}")
+        return max(later(now, -keep_s), 1)
+
+    def compact(self, revision: int | None, timeout_s: float | None) -> Plan[int]:
+        """Discard versions that only reads below a revision need. The result is the revision."""
         if not isinstance(revision, int) or revision < 1:
             raise ValueError(f"the revision must be a positive int, not {revision!r}")
         yield from self.calls.read(effects.COMPACT, kv.CompactRequest(revision=revision), None, timeout_s)
+        return revision
 
     def watch(self, ranges: Sequence[Keys], after: int | None, timeout_s: float | None) -> Plan[None]:
         """Follow changes: emits `streams.Progress`."""
