@@ -21,6 +21,9 @@ HEADER: Final = (
 )
 
 RULES: Final = (
+    (r"from wbkv\.aio\.forgotten import .*\n", ""),
+    (r"\(Async(?:With|For)Only\)", ""),
+    (r"\bAsync(?:With|For)Only, ", ""),
     (r"\ban (?=`async )", "a "),
     (r"\basync (?=def|for|with)\b", ""),
     (r"\bawait ", ""),

@@ -50,6 +50,10 @@ class Batch(Generic[V]):
             self._stop()
             raise
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._futures)} calls under way"
+        return f"<wbkv.Batch: {state}>"
+
     async def _open(self) -> AsyncLink:
         return await self._make_link()
 

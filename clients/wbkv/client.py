@@ -37,6 +37,8 @@ from wbkv.data import (
     TxnResult,
     V,
     key_bytes,
+    several,
+    short,
 )
 from wbkv.errors import Aborted, Error
 from wbkv.iterators import Closes, Scan, Watch, all_of, first_of
@@ -393,6 +395,11 @@ class Txn(Generic[V]):
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
 
+    def __repr__(self) -> str:
+        parts = {"when": self._conditions, "then": self._then, "otherwise": self._otherwise}
+        shown = "".join(f".{name}({several(given)})" for name, given in parts.items() if given)
+        return f"<wbkv.Txn{shown}>"
+
     def when(self, *conditions: Condition) -> Self:
         """Add conditions. If all conditions hold, `then` is executed."""
         self._conditions += checked(conditions, Condition)
@@ -420,6 +427,9 @@ class Transaction(Generic[V]):
     def __init__(self, link: Link, attempt: Attempt[V]) -> None:
         self._link = link
         self._attempt = attempt
+
+    def __repr__(self) -> str:
+        return f"<wbkv.Transaction: {self._attempt.state}>"
 
     @property
     def revision(self) -> int:
@@ -466,7 +476,7 @@ class Transaction(Generic[V]):
         run(self._link, self._attempt.commit())
 
     def rollback(self) -> None:
-        """End the transaction without writing."""
+        """End the transaction without writing. A transaction that was committed cannot be rolled back."""
         self._attempt.roll_back()
 
     def __enter__(self) -> Self:
@@ -475,9 +485,11 @@ class Transaction(Generic[V]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._attempt.ended:
+            return
         if kind is not None:
             self.rollback()
-        elif not self._attempt.ended:
+        else:
             self.commit()
 
     def _again(self, timeout: float) -> Transaction[V]:
@@ -504,6 +516,9 @@ class Snapshot(Closes, Generic[V]):
         self._client = client
         self.name = name
         self.revision = revision
+
+    def __repr__(self) -> str:
+        return f"<wbkv.Snapshot {short(self.name)} at revision {self.revision}>"
 
     def get(self, key: Key, *, timeout: float | None = None) -> V | None:
         """Return the key's value, or None."""
@@ -544,6 +559,9 @@ class Counter:
     def __init__(self, client: Client[Any], key: Key) -> None:
         self._client = client
         self._key = key
+
+    def __repr__(self) -> str:
+        return f"<wbkv.Counter {short(self._key)}>"
 
     def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
         """Add to the number. Return the new number."""

@@ -21,7 +21,12 @@ class Codec(Protocol[V]):
         """Decode bytes. Raises ValueError for bytes that the codec cannot have encoded."""
 
 
-class _Bytes:
+class _Ready:
+    def __repr__(self) -> str:
+        return f"codecs.{type(self).__name__.strip('_').upper()}"
+
+
+class _Bytes(_Ready):
     def encode(self, value: bytes, /) -> bytes:
         if type(value) is bytes:
             return value
@@ -33,7 +38,7 @@ class _Bytes:
         return raw
 
 
-class _Text:
+class _Text(_Ready):
     def encode(self, value: str, /) -> bytes:
         if not isinstance(value, str):
             raise TypeError(f"a value must be str, not {type(value).__name__}")
@@ -43,7 +48,7 @@ class _Text:
         return raw.decode()
 
 
-class _Integer:
+class _Integer(_Ready):
     def encode(self, value: int, /) -> bytes:
         if not isinstance(value, int):
             raise TypeError(f"a value must be int, not {type(value).__name__}")
@@ -55,7 +60,7 @@ class _Integer:
         return int(raw)
 
 
-class _Json:
+class _Json(_Ready):
     def encode(self, value: Json, /) -> bytes:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.aio.forgotten import AsyncWithOnly
 from wbkv.aio.iterators import Closes, Scan, Watch, all_of, first_of
 from wbkv.aio.lock import Lock
 from wbkv.aio.opening import Opening
@@ -39,6 +40,8 @@ from wbkv.data import (
     TxnResult,
     V,
     key_bytes,
+    several,
+    short,
 )
 from wbkv.errors import Aborted, Error
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
@@ -397,6 +400,11 @@ class Txn(Generic[V]):
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
 
+    def __repr__(self) -> str:
+        parts = {"when": self._conditions, "then": self._then, "otherwise": self._otherwise}
+        shown = "".join(f".{name}({several(given)})" for name, given in parts.items() if given)
+        return f"<wbkv.aio.Txn{shown}>"
+
     def when(self, *conditions: Condition) -> Self:
         """Add conditions. If all conditions hold, `then` is executed."""
         self._conditions += checked(conditions, Condition)
@@ -418,12 +426,15 @@ class Txn(Generic[V]):
         return await run(self._link, plan)
 
 
-class Transaction(Generic[V]):
+class Transaction(AsyncWithOnly, Generic[V]):
     """An interactive transaction. Only one thread may use it at a time."""
 
     def __init__(self, link: AsyncLink, attempt: Attempt[V]) -> None:
         self._link = link
         self._attempt = attempt
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Transaction: {self._attempt.state}>"
 
     @property
     def revision(self) -> int:
@@ -470,7 +481,7 @@ class Transaction(Generic[V]):
         await run(self._link, self._attempt.commit())
 
     def rollback(self) -> None:
-        """End the transaction without writing."""
+        """End the transaction without writing. A transaction that was committed cannot be rolled back."""
         self._attempt.roll_back()
 
     async def __aenter__(self) -> Self:
@@ -479,9 +490,11 @@ class Transaction(Generic[V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._attempt.ended:
+            return
         if kind is not None:
             self.rollback()
-        elif not self._attempt.ended:
+        else:
             await self.commit()
 
     def _again(self, timeout: float) -> Transaction[V]:
@@ -508,6 +521,9 @@ class Snapshot(Closes, Generic[V]):
         self._client = client
         self.name = name
         self.revision = revision
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Snapshot {short(self.name)} at revision {self.revision}>"
 
     async def get(self, key: Key, *, timeout: float | None = None) -> V | None:
         """Return the key's value, or None."""
@@ -548,6 +564,9 @@ class Counter:
     def __init__(self, client: Client[Any], key: Key) -> None:
         self._client = client
         self._key = key
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Counter {short(self._key)}>"
 
     async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
         """Add to the number. Return the new number."""

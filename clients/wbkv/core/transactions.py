@@ -84,6 +84,12 @@ class Attempt(Generic[V]):
         self.revision = 0
         """The revision of the commit, if the transaction wrote."""
 
+    @property
+    def state(self) -> str:
+        """How far the attempt has come, in words."""
+        done = f"{len(self._read)} keys and {len(self._ranges)} ranges read, {len(self._writes)} keys written"
+        return f"{self.ended or 'open'}, {done}"
+
     def _check_open(self) -> None:
         if self.ended:
             raise Error(f"the transaction {self.ended}: begin another one")
@@ -290,6 +296,8 @@ class Attempt(Generic[V]):
 
     def roll_back(self) -> None:
         """End the attempt without writing."""
+        if self.ended == COMMITTED:
+            raise Error("the transaction was committed: it cannot be rolled back")
         self.ended = self.ended or "was rolled back"
 
     def _conditions(self) -> list[Condition]:
