@@ -101,6 +101,12 @@ class KeyRange:
         raw = key_bytes(key)
         return raw >= self.start and (self.end is None or raw < self.end)
 
+    def overlaps(self, other: KeyRange) -> bool:
+        """Return whether a key may be in both ranges."""
+        above = self.end is not None and other.start >= self.end
+        below = other.end is not None and self.start >= other.end
+        return not (above or below)
+
     def message(self) -> kv.Range:
         """Return the range as a message of the API."""
         if self.end is None and not self.start:
@@ -207,13 +213,19 @@ class Event(NamedTuple, Generic[V]):
 
     key: bytes
     value: V | None
-    """None: the key was removed."""
+    """None: the key was removed, or a codec has decoded its value as None: see `removed`."""
     create_revision: int
     version: int
 
+    @property
+    def removed(self) -> bool:
+        """Whether the key was removed."""
+        return self.version == 0
+
     def __repr__(self) -> str:
         revisions = f"create_revision={self.create_revision}, version={self.version}"
-        return f"Event({short(self.key)}, {short(self.value)}, {revisions})"
+        shown = "removed=True" if self.removed else short(self.value)
+        return f"Event({short(self.key)}, {shown}, {revisions})"
 
     @property
     def name(self) -> str:

@@ -103,6 +103,9 @@ class DeleteRange(Operation):
         self.range = keys
         self.limit = _positive("limit", limit)
 
+    def __repr__(self) -> str:
+        return f"delete({self.range!r})"
+
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
         """Fill the message of the API."""
         message.delete_range.range.CopyFrom(self.range.message())

@@ -130,6 +130,10 @@ def test_scan(shell: Shell) -> None:
     assert shell.json("scan", "scan/", "--count") == {"count": 5}
     assert [row["value"] for row in shell.lines("scan", "scan/", "--limit", "2", "--reverse")] == ["v4", "v3"]
     assert shell.lines("scan", "--from", "scan/1", "--to", "scan/3", "--keys") == ["scan/1", "scan/2"]
+    assert shell.lines("scan", "scan/", "--after", "scan/3", "--keys") == ["scan/4"]
+    assert shell.lines("scan", "scan/", "--after", "scan/3", "--reverse", "--limit", "1", "--keys") == [
+        "scan/2"
+    ]
     assert shell.lines("scan", "--prefix", "scan/", "--keys") == [f"scan/{n}" for n in range(5)]
     assert shell.out("scan", "scan/", "-l").splitlines()[0].split()[-1] == "MODIFIED"
     assert shell.out("del", "--from", "scan/1", "--to", "scan/3") == "2 deleted\n"

@@ -26,6 +26,14 @@ class Reading(TypedDict):
     timeout: float
 
 
+class Paging(TypedDict):
+    """The arguments that select a part of a scan."""
+
+    after: bytes | None
+    limit: int
+    reverse: bool
+
+
 def seconds(text: str) -> float:
     """Parse a time span."""
     try:

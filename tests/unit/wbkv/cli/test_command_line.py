@@ -132,7 +132,10 @@ ONE_RANGE = "pass a prefix, or --from and --to, or --all: only one of them\n"
             "wbkv scan: the range from b'm' to b'a' is empty: end must be greater than start\n",
         ),
         ("scan --limit 0", "argument --limit: 0 must be at least 1"),
-        ("scan --count --limit 3", "wbkv scan: --count counts the whole range: omit --limit and --reverse\n"),
+        (
+            "scan --count --limit 3",
+            "wbkv scan: --count counts the whole range: omit --limit, --reverse and --after\n",
+        ),
         ("compact now", "argument REVISION: 'now' is not a number from 0"),
         ("status --data x -e h:1", "wbkv status: pass --endpoints or --data, not both\n"),
         ("txn 'gte' --file f", "wbkv txn: pass the transaction or --file FILE, not both\n"),
