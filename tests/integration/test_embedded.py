@@ -283,6 +283,9 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.tex"]
     with pytest.raises(EmbeddedError, match=r"thesis.tex is not a folder"):
         open_store(tmp_path / "thesis.tex")
+    with pytest.raises(EmbeddedError, match=f"there is no folder {tmp_path}/typo to hold store: create it"):
+        open_store(tmp_path / "typo" / "store")
+    assert not (tmp_path / "typo").exists()
     with pytest.raises(EmbeddedError, match="the path is empty"):
         open_store("")
 

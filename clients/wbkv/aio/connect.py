@@ -10,7 +10,7 @@ import grpc
 
 from wbkv.aio.client import Client
 from wbkv.aio.opening import Opening
-from wbkv.codecs import BYTES, Codec
+from wbkv.codecs import BYTES, Codecs
 from wbkv.core.calls import Calls
 from wbkv.core.environment import SYSTEM
 from wbkv.core.recording import requests_of
@@ -41,7 +41,7 @@ def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[V],
+    codec: Codecs[V],
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
@@ -54,7 +54,7 @@ def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
+    codec: Codecs[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
@@ -67,7 +67,7 @@ def connect(
     - `endpoints`: "host:port", or several, separated by commas or in a list. The default is
       $WBKV_ENDPOINTS, or else 127.0.0.1:7400 to 7402.
     - `timeout`: the default time limit of a call, all its attempts together.
-    - `codec`: how values are encoded; the default are bytes.
+    - `codec`: how values are encoded, also by prefixes of keys (see `wbkv.codecs`); the default are bytes.
     - `consistency`: the default consistency of reads, "strict" or "serializable".
     - `wait`: how long to wait for a cluster that is not up yet, before `Unavailable` is raised.
     - `history`: records requests and results for `wbkv check`: see `wbkv.History`.
@@ -110,7 +110,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     durability: str | None = None,
     keep_history: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[V],
+    codec: Codecs[V],
     consistency: Consistency = "strict",
     history: History | None = None,
     trace: Trace | None = None,
@@ -124,7 +124,7 @@ def open(  # noqa: A001 - as `wbkv.aio.open` it cannot be mistaken
     durability: str | None = None,
     keep_history: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
+    codec: Codecs[Any] = BYTES,
     consistency: Consistency = "strict",
     history: History | None = None,
     trace: Trace | None = None,

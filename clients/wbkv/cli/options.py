@@ -28,6 +28,14 @@ class Reading(TypedDict):
     timeout: float
 
 
+class Paging(TypedDict):
+    """The arguments that select a part of a scan."""
+
+    after: bytes | None
+    limit: int
+    reverse: bool
+
+
 def seconds(text: str) -> float:
     """Parse a time span."""
     try:
@@ -94,9 +102,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """Add the options for a range by its bounds."""
-    parser.add_argument("--from", dest="start", metavar="KEY", help="inclusive lower bound")
-    parser.add_argument("--to", dest="end", metavar="KEY", help="exclusive upper bound")
+    """Add the options for a range: by its prefix, by its bounds, or all keys."""
+    add = parser.add_argument
+    add("--prefix", dest="start_of", metavar="PREFIX", help="all keys with this prefix")
+    add("--from", dest="start", metavar="KEY", help="inclusive lower bound")
+    add("--to", dest="end", metavar="KEY", help="exclusive upper bound")
+    add("--all", action="store_true", help="all keys of the store")
 
 
 def reading(arguments: argparse.Namespace) -> Reading:
@@ -108,17 +119,22 @@ def reading(arguments: argparse.Namespace) -> Reading:
     }
 
 
-def range_of(arguments: argparse.Namespace, beginning: str | None) -> KeyRange | None:
-    """Return the range by its prefix, or by --from and --to; None if neither was passed."""
-    start, end = (
+def range_of(arguments: argparse.Namespace, beginning: str | None = None) -> KeyRange | None:
+    """Return the range that was passed: a prefix, as an argument or by --prefix; by --from and --to; or by
+    --all. None if there is none of these.
+    """
+    start, end, *prefixes = (
         None if text is None else argument(text, escaped=arguments.escaped)
-        for text in (arguments.start, arguments.end)
+        for text in (arguments.start, arguments.end, arguments.start_of, beginning)
     )
-    if start is None and end is None:
-        return None if beginning is None else prefix(argument(beginning, escaped=arguments.escaped))
-    if beginning is not None:
-        raise ValueError("pass a prefix, or --from and --to, not both")
-    return EVERYTHING if start == b"" and end is None else between(start or b"", end)
+    found = [prefix(start_of) for start_of in prefixes if start_of is not None]
+    if start is not None or end is not None:
+        found.append(EVERYTHING if start == b"" and end is None else between(start or b"", end))
+    if arguments.all:
+        found.append(EVERYTHING)
+    if len(found) > 1:
+        raise ValueError("pass a prefix, or --from and --to, or --all: only one of them")
+    return found[0] if found else None
 
 
 def connect(arguments: argparse.Namespace) -> wbkv.Client[bytes]:
