@@ -23,7 +23,7 @@ _RULES: Final[tuple[tuple[str, str], ...]] = (
     ("reply", r"kvstore/machine/codec\.py:encode_result$"),
     ("conversions", r"kvstore/api/(convert|kv|columns|bounds|width|changes)\.py:"),
     ("conversions", r"/wbkv_proto/|/google/protobuf/"),
-    ("gRPC edge", r"kvstore/api/|/grpc/"),
+    ("gRPC edge", r"kvstore/(api|http2)/|/hpack/|/grpc/"),
     ("gate", r"kvstore/store/(gate|dependencies|group_clocks)\.py:"),
     ("execution", r"kvstore/store/(partition|application|share|reads)\.py:"),
     ("gateway", r"kvstore/store/|/multicast/(client|numbering)\.py:"),

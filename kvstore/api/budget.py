@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from kvstore.store.errors import Overloaded
 
 COPIES: Final = 2
-"""A reply is held by us and by gRPC until it was sent."""
+"""A reply is held as it was made, and once more while it is put together with what surrounds it."""
 
 WAIT_S: Final = 5.0
 """How long a call waits for room, at most, before it is refused."""
@@ -67,10 +67,6 @@ class Reservation:
             self._budget.end_provisional(self._connection, size)
         elif size:
             self._budget.change(self._connection, -size)
-
-    def call_done(self, _: object) -> None:
-        """Release: the call is over."""
-        self.release()
 
 
 class Budget:

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-import grpc
 from wbkv_proto.v1.error_pb2 import Error, Leader, Limit
 
 from kvstore.api.ports import Topology
+from kvstore.http2.status import Status
 from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
@@ -59,33 +59,30 @@ class ApiError(NamedTuple):
     """How an exception is reported: its kind, its gRPC status, and whether a retry can help."""
 
     kind: Error.Kind
-    status: grpc.StatusCode
+    status: Status
     retryable: bool = False
     same_id: bool = False
 
 
 ERROR_MAP: Final[Mapping[type[BaseException], ApiError]] = {
-    InvalidRequest: ApiError(Error.INVALID_REQUEST, grpc.StatusCode.INVALID_ARGUMENT),
-    LimitExceeded: ApiError(Error.LIMIT_EXCEEDED, grpc.StatusCode.INVALID_ARGUMENT),
-    UnknownService: ApiError(Error.INVALID_REQUEST, grpc.StatusCode.NOT_FOUND),
-    Unavailable: ApiError(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
-    WrongPartition: ApiError(Error.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE, retryable=True, same_id=True),
-    Overloaded: ApiError(Error.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED, retryable=True),
-    OutcomeUnknown: ApiError(Error.OUTCOME_UNKNOWN, grpc.StatusCode.UNKNOWN, retryable=True, same_id=True),
-    DeadlinePassed: ApiError(
-        Error.DEADLINE_PASSED, grpc.StatusCode.DEADLINE_EXCEEDED, retryable=True, same_id=True
-    ),
-    Compacted: ApiError(Error.COMPACTED, grpc.StatusCode.OUT_OF_RANGE),
-    FutureRevision: ApiError(Error.FUTURE_REVISION, grpc.StatusCode.OUT_OF_RANGE),
-    Pinned: ApiError(Error.PINNED, grpc.StatusCode.FAILED_PRECONDITION),
-    RequestMismatch: ApiError(Error.REQUEST_MISMATCH, grpc.StatusCode.ALREADY_EXISTS),
-    RequestExpired: ApiError(Error.REQUEST_EXPIRED, grpc.StatusCode.FAILED_PRECONDITION),
-    RequestForgotten: ApiError(Error.REQUEST_FORGOTTEN, grpc.StatusCode.FAILED_PRECONDITION),
-    WindowFull: ApiError(Error.WINDOW_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ResponseTooLarge: ApiError(Error.RESPONSE_TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    InvalidRequest: ApiError(Error.INVALID_REQUEST, Status.INVALID_ARGUMENT),
+    LimitExceeded: ApiError(Error.LIMIT_EXCEEDED, Status.INVALID_ARGUMENT),
+    UnknownService: ApiError(Error.INVALID_REQUEST, Status.NOT_FOUND),
+    Unavailable: ApiError(Error.UNAVAILABLE, Status.UNAVAILABLE, retryable=True, same_id=True),
+    WrongPartition: ApiError(Error.UNAVAILABLE, Status.UNAVAILABLE, retryable=True, same_id=True),
+    Overloaded: ApiError(Error.OVERLOADED, Status.RESOURCE_EXHAUSTED, retryable=True),
+    OutcomeUnknown: ApiError(Error.OUTCOME_UNKNOWN, Status.UNKNOWN, retryable=True, same_id=True),
+    DeadlinePassed: ApiError(Error.DEADLINE_PASSED, Status.DEADLINE_EXCEEDED, retryable=True, same_id=True),
+    Compacted: ApiError(Error.COMPACTED, Status.OUT_OF_RANGE),
+    FutureRevision: ApiError(Error.FUTURE_REVISION, Status.OUT_OF_RANGE),
+    Pinned: ApiError(Error.PINNED, Status.FAILED_PRECONDITION),
+    RequestMismatch: ApiError(Error.REQUEST_MISMATCH, Status.ALREADY_EXISTS),
+    RequestExpired: ApiError(Error.REQUEST_EXPIRED, Status.FAILED_PRECONDITION),
+    RequestForgotten: ApiError(Error.REQUEST_FORGOTTEN, Status.FAILED_PRECONDITION),
+    WindowFull: ApiError(Error.WINDOW_FULL, Status.RESOURCE_EXHAUSTED),
+    ResponseTooLarge: ApiError(Error.RESPONSE_TOO_LARGE, Status.RESOURCE_EXHAUSTED),
 }
-_INTERNAL: Final = ApiError(Error.INTERNAL, grpc.StatusCode.INTERNAL)
-STATUS: Final[Mapping[int, grpc.StatusCode]] = {status.value[0]: status for status in grpc.StatusCode}
+_INTERNAL: Final = ApiError(Error.INTERNAL, Status.INTERNAL)
 
 
 def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
@@ -102,7 +99,7 @@ def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
     found = Error(
         kind=report.kind,
         message=message,
-        code=report.status.value[0],
+        code=report.status,
         retryable=report.retryable,
         same_id=report.same_id,
     )

@@ -1,9 +1,9 @@
 """What a node holds of its clients' requests: bounded, and fair between connections.
 
-gRPC hands over a request when all of it has arrived. A small one is always taken. A large one counts while
-its call is under way, with the copies that are made of it, against a budget that connections share as they
-share that of replies (`budget`). A few large requests may wait for room; the others are rejected at once, so
-that nothing is held for them.
+A small request is always taken. A large one is announced when its first bytes have arrived. It counts from
+then on, until its call is over, with the copies that are made of it, against a budget that connections share
+as they share that of replies (`budget`): its client may send the rest when there is room for it. A few large
+requests may wait for room; the others are rejected at once, so that nothing is held for them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from kvstore.api.budget import Budget, Reservation
+from kvstore.http2.call import LARGE
 from kvstore.store.errors import Overloaded
 
-SMALL: Final = 8 << 10
+SMALL: Final = LARGE
 """Bytes of a request that is not counted: the number of calls is limited."""
 
 COPIES: Final = 4
@@ -36,6 +37,10 @@ class Intake:
         """Bytes that requests under way are counted with, their copies included."""
         return self._budget.used
 
+    def admit_now(self, connection: str, size: int) -> Reservation | None:
+        """Count a large request until its reservation is released, if there is room for it."""
+        return self._budget.reserve_now(connection, COPIES * size)
+
     async def admit(self, connection: str, size: int, timeout_s: float) -> Reservation | None:
         """Count a request until its reservation is released; None if it is too small to count.
 
@@ -43,7 +48,7 @@ class Intake:
         """
         if size <= SMALL:
             return None
-        room = self._budget.reserve_now(connection, COPIES * size)
+        room = self.admit_now(connection, size)
         if room is not None:
             return room
         if self.waiting + size > self._budget.total // WAITING:

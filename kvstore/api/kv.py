@@ -228,16 +228,24 @@ class KV:
     def _single(self, name: str, asked: type[Message], answered: Callable[..., Any]) -> Unary:
         requests, options = self._requests, self._api.options
 
-        async def call(message: Any, timeout_s: float) -> Message:
-            begun, fill = requests.begin(name, message, timeout_s)
-            committed = await begun
+        def respond(fill: Fill, committed: Committed) -> Message:
             response = answered()
             requests.answer(fill, response, committed)
             header = response.header
             header.cluster, header.node = options.cluster, options.node
             return response  # type: ignore[no-any-return]  # what `answered` returns
 
-        return Unary(asked, call, partial(self._requests.bound, name), name == "get")
+        def begin(
+            message: Any, timeout_s: float
+        ) -> tuple[asyncio.Future[Committed], Callable[[Committed], Message]]:
+            begun, fill = requests.begin(name, message, timeout_s)
+            return asyncio.ensure_future(begun), partial(respond, fill)
+
+        async def call(message: Any, timeout_s: float) -> Message:
+            begun, fill = requests.begin(name, message, timeout_s)
+            return respond(fill, await begun)
+
+        return Unary(asked, call, partial(self._requests.bound, name), name == "get", begin)
 
     # Scans
 

@@ -1,12 +1,13 @@
 """The API without a network: services are functions by method, and what they have in common.
 
-gRPC puts them on a port (`calls`, `server`); a store inside a process calls them as they are (`embedded`).
+`calls` and `server` put them on a port; a store inside a process calls them as they are (`embedded`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import Message
@@ -41,9 +42,11 @@ class Options(NamedTuple):
     session_bytes: int = 16 << 20
     """Of these calls, and of replies that the client does not take."""
     calls: int = 8192
-    """Calls and streams that may be open at once; gRPC refuses more. All streams together are fewer, so that
-    some of these are left for unary calls.
+    """Calls and streams that may be open at once; further ones are refused. All streams together are fewer,
+    so that some of these are left for unary calls.
     """
+    connections: int = 4096
+    """Clients' connections: further ones are closed at once."""
     response_budget_bytes: int = 256 << 20
     """Bytes of replies that clients have not taken yet, copies included."""
     request_budget_bytes: int = 256 << 20
@@ -110,15 +113,21 @@ def _stream_bound(_: object) -> int:
     return STREAM_BYTES
 
 
+Begin: TypeAlias = Callable[[Any, float], "tuple[asyncio.Future[Any], Callable[[Any], Message]]"]
+"""Begins the work of a message, within some seconds. Returns it, and what makes a response of its outcome."""
+
+
 class Unary(NamedTuple):
     """A method that answers one message with one, within some seconds."""
 
     kind: type[Message]
-    call: Callable[[Any, float], Awaitable[Message]]
+    call: Callable[[Any, float], Coroutine[Any, Any, Message]]
     bound: Callable[[Any], int] = _usual_bound
     """The largest size of the response to a message."""
     reads: bool = True
     """Whether nothing is changed, so that a response may be refused when it is there."""
+    begin: Begin | None = None
+    """The same as `call`, but without a task for each call."""
 
 
 class Streaming(NamedTuple):

@@ -1,29 +1,20 @@
-"""The API on a port: all services, gRPC's limits, and reflection.
+"""The API on a port: all services, and reflection.
 
 It listens on loopback by default. Every client that reaches the port may read and write everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, Final
+import ssl
+from typing import Final
 
-import grpc
-from grpc_reflection.v1alpha.reflection import SERVICE_NAME as REFLECTION
-from grpc_reflection.v1alpha.reflection import aio as reflection
-from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
-
-from kvstore.api import cluster, health, kv, session
-from kvstore.api.calls import Calls, Context, parse, send
+from kvstore.api import cluster, health, kv, reflection, session
+from kvstore.api.calls import Calls
 from kvstore.api.methods import ApiContext, Options
 from kvstore.api.ports import Facts, Service
+from kvstore.http2.server import Bounds, Server
 
 LISTEN: Final = "127.0.0.1:0"
-KEEPALIVE_MS: Final = 30_000
-"""A client that has been silent for this long is pinged."""
-KEEPALIVE_TIMEOUT_MS: Final = 10_000
-PING_MS: Final = 5_000
-"""How often clients may ping the server."""
 
 
 class Api:
@@ -36,45 +27,27 @@ class Api:
         self.intake = api.intake
         self.quotas = self._calls.quotas
         self._health = health.Health(api)
-        self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=options.calls,
-            options=(
-                ("grpc.max_receive_message_length", api.message_bytes),
-                ("grpc.max_send_message_length", -1),  # the services see to it
-                ("grpc.max_concurrent_streams", options.connection_streams),
-                ("grpc.so_reuseport", 0),  # two nodes on one port would share its clients
-                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-                ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-                ("grpc.http2.min_ping_interval_without_data_ms", PING_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
-            ),
-        )
         services = {
             kv.SERVICE: self._calls.handlers(kv.KV(api).methods),
             session.SERVICE: session.SessionService(api, self._calls).handlers(),
             cluster.SERVICE: self._calls.handlers(cluster.Cluster(api).methods),
             health.SERVICE: self._calls.handlers(self._health.methods),
         }
-        self._reflection = reflection.ReflectionServicer([*services, REFLECTION])
-        services[REFLECTION] = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self._reflect)}
-        self._server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(name, handlers) for name, handlers in services.items()]
-        )
+        services[reflection.SERVICE] = reflection.Reflection(self._calls, list(services)).handlers()
+        methods = {
+            f"/{service}/{name}": method
+            for service, found in services.items()
+            for name, method in found.items()
+        }
+        bounds = Bounds(api.message_bytes, options.connection_streams, options.calls, options.connections)
+        self.server = Server(methods, bounds)
 
-    async def start(self, listen: str = LISTEN, credentials: grpc.ServerCredentials | None = None) -> int:
+    async def start(self, listen: str = LISTEN, tls: ssl.SSLContext | None = None) -> int:
         """Serve. Returns the port. Raises `OSError` if the address cannot be bound.
 
-        No caller passes credentials yet: the hook waits for TLS.
+        No caller passes `tls` yet.
         """
-        try:
-            if credentials is None:
-                port = self._server.add_insecure_port(listen)
-            else:
-                port = self._server.add_secure_port(listen, credentials)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {listen}") from error
-        await self._server.start()
-        return port
+        return await self.server.start(listen, tls)
 
     def take_no_more(self) -> None:
         """Report this node as not healthy, so that clients begin nothing here."""
@@ -84,17 +57,4 @@ class Api:
         """Take no new calls, and end those that are not done in time, or at once."""
         self.take_no_more()
         self._calls.stopping = True
-        await self._server.stop(grace_s)
-
-    async def _reflect(self, raws: AsyncIterator[bytes], context: Context) -> None:
-        async def requests() -> AsyncIterator[ServerReflectionRequest]:
-            async for raw in raws:
-                yield parse(ServerReflectionRequest, raw)
-
-        answers: Any = self._reflection.ServerReflectionInfo(requests(), context)
-        try:
-            with self._calls.stream("streams", context.peer()):
-                async for answer in answers:
-                    await send(context, answer.SerializeToString())
-        except Exception as error:  # noqa: BLE001 - all are reported to the client
-            await self._calls.fail(context, error)
+        await self.server.stop(grace_s)

@@ -2,7 +2,7 @@
 
 A stream has two loops. One reads messages and begins their calls; each call's future then puts its reply, as
 bytes, into a queue. The other sends what is in the queue: so all that became ready in one round of the event
-loop leaves in one message. When too much is under way, the first loop waits, and gRPC makes the client wait.
+loop leaves in one message. When too much is under way, the first loop waits, and so must the client.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
-import grpc
 from wbkv_proto.v1 import session_pb2 as session
 from wbkv_proto.varint import varint
 
 from kvstore.api.budget import COPIES, Reservation
-from kvstore.api.calls import Calls, Context, Handler, parse, receive, send
+from kvstore.api.calls import Calls, parse
 from kvstore.api.errors import to_error
 from kvstore.api.kv import Fill, Requests
 from kvstore.api.methods import ApiContext
+from kvstore.http2.call import Call, Method, Room
+from kvstore.http2.status import Status
 from kvstore.store.errors import InvalidRequest, LimitExceeded, Overloaded, Unavailable
 from kvstore.store.service import Committed
 
@@ -42,30 +43,30 @@ class SessionService:
         self._calls = calls
         self._requests = Requests(api)
 
-    def handlers(self) -> dict[str, Handler]:
-        """Return the handlers, by method."""
-        return {"Open": grpc.stream_stream_rpc_method_handler(self._open)}
+    def handlers(self) -> dict[str, Method]:
+        """Return the methods for a port, by name."""
+        return {"Open": Method(self._begin, self._calls.announce, streams_requests=True)}
 
-    async def _open(self, _: object, context: Context) -> None:
-        try:
-            self._calls.begin(context)
-            with self._calls.stream("sessions", context.peer()):
-                await _SessionStream(self._api, self._requests, context).run()
-        except Exception as error:  # noqa: BLE001 - all are reported to the client
-            await self._calls.fail(context, error)
+    def _begin(self, call: Call, _: bytes) -> asyncio.Task[None]:
+        return self._calls.task(call, self._open)
+
+    async def _open(self, call: Call) -> None:
+        self._calls.begin(call)
+        with self._calls.stream("sessions", call.peer()):
+            await _SessionStream(self._api, self._requests, call).run()
+        call.finish(Status.OK)
 
 
 class _SessionStream:
     """One client's stream."""
 
-    def __init__(self, api: ApiContext, requests: Requests, context: Context) -> None:
+    def __init__(self, api: ApiContext, requests: Requests, stream: Call) -> None:
         self._api = api
         self._options = api.options
         self._requests = requests
-        self._context = context
-        self._connection = context.peer()
+        self._stream = stream
+        self._connection = stream.peer()
         self._budget = api.budget
-        self._intake = api.intake
         self._rooms: set[Reservation] = set()
         """What is reserved for replies that were not sent."""
         self._under_way: dict[int, asyncio.Future[Committed]] = {}
@@ -82,7 +83,7 @@ class _SessionStream:
 
     async def run(self) -> None:
         """Serve until the client has closed its side, and has all replies."""
-        await send(self._context, session.SessionResponse(header=self._api.header()).SerializeToString())
+        await self._stream.write(session.SessionResponse(header=self._api.header()).SerializeToString())
         reading = asyncio.get_running_loop().create_task(self._read())
         reading.add_done_callback(lambda _: self._to_send.set())
         try:
@@ -114,7 +115,9 @@ class _SessionStream:
             room -= len(reply)
             count += 1
             size += counted
-        await send(self._context, b"".join(pieces))
+        message = b"".join(pieces)
+        pieces.clear()
+        await self._stream.write(message)
         for reserved in rooms:
             reserved.release()
             self._rooms.discard(reserved)
@@ -130,15 +133,14 @@ class _SessionStream:
             while self._full():
                 self._room.clear()
                 await self._room.wait()
-            raw = await receive(self._context)
-            if raw is None:
+            arrived = await self._stream.read()
+            if arrived is None:
                 return
-            await self._begin_all(raw)
-            del raw  # the next message may be long in coming
+            await self._begin_all(*arrived)
+            del arrived  # the next message may be long in coming
 
-    async def _begin_all(self, raw: bytes) -> None:
+    async def _begin_all(self, raw: bytes, request: Room | None) -> None:
         """Begin the calls of a message. A large one counts until its calls are over."""
-        request = await self._intake.admit(self._connection, len(raw), self._options.default_timeout_s)
         begun: list[asyncio.Future[Committed]] = []
         try:
             calls = parse(session.SessionRequest, raw).calls
@@ -238,7 +240,7 @@ class _SessionStream:
         self._to_send.set()
 
 
-def release_after(futures: Collection[asyncio.Future[Committed]], request: Reservation) -> None:
+def release_after(futures: Collection[asyncio.Future[Committed]], request: Room) -> None:
     """Release what a message is counted with when all its calls are over."""
     left = len(futures)
     if not left:

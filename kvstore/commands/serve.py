@@ -55,11 +55,6 @@ class ServeCommand:
         )
         os.umask(0o077)  # for what libraries create: our own code sets modes itself
         warn_if_readable(arguments.config)
-        # gRPC's older listener takes a sixth less CPU time for a call that comes alone, and passes it
-        # through fewer threads. Must be set before gRPC is imported; a value that is already set is kept.
-        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
-        # A gRPC server that ends before it has started logs while it is deallocated, which crashes.
-        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 

@@ -1,8 +1,8 @@
 """gRPC between simulated clients and nodes: calls on connections that are slow, break, or fall silent.
 
-Both ends are production's: a client's link finds a channel (`SimChannel`), and a node's API the context of
-each call (`_Context`), with the methods of `grpc.aio` that they use. Between them there is no gRPC. A
-connection is FIFO in both directions. It may
+Both ends are production's: a client's link finds a channel (`SimChannel`) with the methods of `grpc.aio` that
+it uses, and the methods of a node's API have calls (`_Served`) as those on a port. Between them there is no
+gRPC. A connection is FIFO in both directions. It may
 
 - *break*: both ends learn it, each after a delay, and what is in flight is lost;
 - *fall silent*: neither end learns it before the keep-alive; what the client sends arrives much later, after
@@ -21,8 +21,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 
+from kvstore.http2.call import LARGE, Arrived, Metadata, Method, Room
+from kvstore.http2.status import Status
 from kvstore.simulation.event_loop import SimEventLoop
-from multicast.sim.checkers import Violation
 from multicast.sim.network import Delays, Loop
 
 BREAKS: Final = 0.004
@@ -41,16 +42,6 @@ WINDOW: Final = 8
 _REFUSED: Final = "failed to connect to all addresses"
 
 
-class Handler(Protocol):
-    """`grpc.RpcMethodHandler`."""
-
-    request_streaming: bool
-    response_streaming: bool
-    unary_unary: Callable[[Any, Any], Awaitable[Any]] | None
-    unary_stream: Callable[[Any, Any], Awaitable[Any]] | None
-    stream_stream: Callable[[Any, Any], Awaitable[Any]] | None
-
-
 class _Status(NamedTuple):
     code: grpc.StatusCode
     details: str = ""
@@ -64,16 +55,16 @@ class _Status(NamedTuple):
         )
 
 
-_OK: Final = _Status(grpc.StatusCode.OK)
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _CANCELLED: Final = _Status(grpc.StatusCode.CANCELLED, "cancelled")
 
 
 class SimServer:
-    """A node's API in one life: its handlers, and the connections to it."""
+    """A node's API in one life: its methods, and the connections to it."""
 
-    def __init__(self, loop: SimEventLoop, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, loop: SimEventLoop, methods: Mapping[str, Method]) -> None:
         self.loop = loop
-        self.handlers = handlers
+        self.methods = methods
         self.connections: dict[_Connection, None] = {}
 
     @property
@@ -311,14 +302,9 @@ class _Call:
         else:
             self._timer = None
         # The node's end
-        self.asked: deque[bytes | None] = deque()
-        """What the client has sent; None is the end of it."""
-        self.reading: asyncio.Future[None] | None = None
         self.unread = 0
         """Messages that the client has not read. It is known without delay, and wakes a writer with one."""
-        self.writing: asyncio.Future[None] | None = None
-        self.ended = False
-        self.task: asyncio.Task[None] | None = None
+        self.served: _Served | None = None
         connection.to_node(self._begin, write)
 
     # The client's end
@@ -398,86 +384,131 @@ class _Call:
     @property
     def serves_stream(self) -> bool:
         """Whether the node sends responses to one request."""
-        return self.decode is not None and self.task is not None and not self.task.done()
+        return self.decode is not None and self.served is not None and not self.served.over
 
     def _begin(self, raw: bytes | None) -> None:
         server = self._connection.server
         assert server is not None
-        if not self.ended:
-            handler = server.handlers[self._path]
-            context = _Context(self._connection, self, server.loop, self._timeout_s)
-            self.task = server.loop.create_task(self._serve(handler, raw, context))
+        self.served = _Served(self._connection, self, server, server.methods[self._path], self._timeout_s)
+        with server.loop.running():
+            self.served.begin(raw)
 
-    async def _serve(self, handler: Handler, raw: bytes | None, context: _Context) -> None:
-        status = _OK
-        serve = handler.unary_unary or handler.unary_stream or handler.stream_stream
-        assert serve is not None
-        try:
-            response = await serve(raw, context)
-            if not handler.response_streaming:
-                self._send(response)
-                await self._taken()
-        except grpc.aio.AbortError:
-            status = context.status
-        except asyncio.CancelledError:
-            status = _CANCELLED
-        except Exception as error:
-            raise Violation("Api", f"{self._path} raised {error!r}") from error
-        if not self.ended:
-            self.ended = True
-            self._connection.to_client(self._over, status)
-
-    async def _taken(self) -> None:
-        """Wait until the transport has taken a reply: for ever, if the client reads nothing."""
-        if not self._connection.reads:
-            assert self._connection.server is not None
-            self.writing = self._connection.server.loop.create_future()
-            await self.writing
+    def ended(self, status: _Status) -> None:
+        """The node ends the call."""
+        self._connection.to_client(self._over, status)
 
     def _over(self, status: _Status) -> None:
         self.fail(status)
         self._connection.calls.pop(self, None)
 
-    def _send(self, raw: bytes) -> None:
+    def responded(self, raw: bytes) -> None:
+        """The node sends a message."""
         self.unread += 1
         if not self._connection.reads and self.decode is None:
             self._connection.unread_bytes += len(raw)
         self._connection.to_client(self._take, raw)
 
     def _hear(self, raw: bytes | None) -> None:
-        self.asked.append(raw)
-        if self.reading is not None and not self.reading.done():
-            self.reading.set_result(None)
+        if self.served is not None:
+            self.served.hear(raw)
 
     def may_write(self) -> None:
         """The client has read something."""
-        if self.writing is not None and not self.writing.done():
-            self.writing.set_result(None)
+        if self.served is not None:
+            self.served.may_write()
 
     def cancelled_by_client(self) -> None:
         """The client has ended the call, or is gone."""
-        self.ended = True
-        if self.task is not None:
-            self.task.cancel()
+        if self.served is not None:
+            self.served.cancel()
 
 
-class _Context:
-    """A call, as the API's handlers see it: what they use of `grpc.aio.ServicerContext`."""
+class _Served:
+    """A call, as the API's methods see it: a `kvstore.http2.call.Call`."""
 
     def __init__(
-        self, connection: _Connection, call: _Call, loop: SimEventLoop, timeout_s: float | None
+        self,
+        connection: _Connection,
+        call: _Call,
+        server: SimServer,
+        method: Method,
+        timeout_s: float | None,
     ) -> None:
         self._connection = connection
         self._call = call
-        self._loop = loop
+        self._loop = loop = server.loop
+        self._method = method
         self._until = None if timeout_s is None else loop.time() + timeout_s
-        self.status = _OK
+        self._work: asyncio.Future[Any] | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        self._came: deque[bytes | None] = deque()
+        """What the client has sent; None is the end of it. A large message waits in front, to be accepted."""
+        self._announced = self._accepted = False
+        self._room: Room | None = None
+        self._reading: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self.over = False
+
+    # What the client does
+
+    def begin(self, raw: bytes | None) -> None:
+        """The call has arrived, with its request unless that is a stream."""
+        if self._method.streams_requests:
+            self._work = self._method.begin(self, b"")
+        else:
+            self._came.append(raw)
+            self._advance()
+
+    def hear(self, raw: bytes | None) -> None:
+        """A message of the stream of requests has arrived, or its end."""
+        if not self.over:
+            self._came.append(raw)
+            with self._loop.running():
+                self._advance()
+
+    def _advance(self) -> None:
+        first = self._came[0] if self._came else None
+        if first is not None and len(first) > LARGE and not self._accepted:
+            if not self._announced:
+                self._announced = True
+                self._method.announce(self, len(first))
+        elif not self._method.streams_requests:
+            if first is not None:
+                self._came.clear()
+                self._work = self._method.begin(self, first)
+        elif self._came and self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def may_write(self) -> None:
+        """The client has read something."""
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_result(None)
+
+    def cancel(self) -> None:
+        """The client has ended the call, or is gone."""
+        if not self.over:
+            with self._loop.running():
+                self._leave()
+                if self._work is not None:
+                    self._work.cancel()
+
+    def _leave(self) -> None:
+        self.over = True
+        if self._room is not None:
+            self._room.release()
+        if self._reading is not None:
+            self._reading.cancel()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    # What the method does
 
     def peer(self) -> str:
         """Return the client's address: one for each connection."""
         return self._connection.name
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self) -> Metadata:
         """Return what the client has sent beside its request."""
         return ()
 
@@ -485,34 +516,58 @@ class _Context:
         """Return the seconds left, if the client has set a deadline."""
         return None if self._until is None else self._until - self._loop.time()
 
-    def add_done_callback(self, callback: Callable[..., object]) -> None:
+    def on_done(self, callback: Callable[[], object]) -> None:
         """Call a function when the call is over."""
-        task = self._call.task
-        assert task is not None
-        task.add_done_callback(callback)
+        if self.over:
+            callback()
+        else:
+            self._callbacks.append(callback)
 
-    async def read(self) -> Any:
-        """Return the client's next message, or EOF."""
-        call = self._call
-        while not call.asked:
-            call.reading = self._loop.create_future()
-            await call.reading
-        raw = call.asked.popleft()
-        return grpc.aio.EOF if raw is None else raw
+    def accept(self, room: Room | None) -> None:
+        """Receive the large message that was announced."""
+        if self.over:
+            if room is not None:
+                room.release()
+            return
+        self._accepted, self._room = True, room
+        self._advance()
 
-    async def write(self, raw: bytes) -> None:
+    async def read(self) -> Arrived | None:
+        """Return the client's next message; None after the last one."""
+        while not self.over:
+            first = self._came[0] if self._came else b""
+            if self._came and (first is None or len(first) <= LARGE or self._accepted):
+                if first is None:
+                    return None
+                self._came.popleft()
+                room, self._room = self._room, None
+                self._announced = self._accepted = False
+                self._advance()
+                return Arrived(first, room)
+            self._reading = self._loop.create_future()
+            await self._reading
+        raise asyncio.CancelledError
+
+    async def write(self, message: bytes) -> None:
         """Send a message; wait while the client does not read."""
-        call = self._call
-        if call.ended:
-            raise asyncio.InvalidStateError("the client is gone")
-        call._send(raw)  # noqa: SLF001 - the same call
-        while call.unread >= WINDOW:
-            call.writing = self._loop.create_future()
-            await call.writing
+        if self.over:
+            raise asyncio.CancelledError
+        self._call.responded(message)
+        while self._call.unread >= WINDOW:
+            self._writing = self._loop.create_future()
+            await self._writing
 
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: tuple[tuple[str, Any], ...] = ()
-    ) -> None:
-        """End the call with an error."""
-        self.status = _Status(code, details, tuple(trailing_metadata))
-        raise grpc.aio.AbortError(details)
+    def reply(self, message: bytes) -> None:
+        """Send the only response. The call is over when the transport has taken it: never, if the client
+        reads nothing.
+        """
+        if not self.over:
+            self._call.responded(message)
+            if self._connection.reads:
+                self.finish(Status.OK)
+
+    def finish(self, status: Status, details: str = "", trailing: Metadata = ()) -> None:
+        """End the call with a status."""
+        if not self.over:
+            self._call.ended(_Status(_CODES[status], details, tuple(trailing)))
+            self._leave()

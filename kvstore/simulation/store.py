@@ -1,6 +1,6 @@
 """The whole store under the simulator: nodes with partitions, gateway, service and API; faults and checkers.
 
-What runs on a node, from the methods of gRPC down to the disk's ports, is production's: coroutines in an
+What runs on a node, from the methods of its API down to the disk's ports, is production's: coroutines in an
 event loop of virtual time (`event_loop`), called over simulated connections (`rpc`). Clients are not part of
 it, as the store does not know its clients: `wbkv_sim` adds those of the SDK.
 """
@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kvstore.api import cluster, kv, session
 from kvstore.api.budget import Budget
@@ -36,7 +36,7 @@ from kvstore.simulation.event_loop import SimEventLoop
 from kvstore.simulation.history import History
 from kvstore.simulation.lies import LyingNode
 from kvstore.simulation.nodes import NodeSimulation, SimMachine
-from kvstore.simulation.rpc import Handler, SimServer
+from kvstore.simulation.rpc import SimServer
 from kvstore.store.application import StoreApplication
 from kvstore.store.messages import STORE_MESSAGES, Results
 from kvstore.store.partition import Partition
@@ -345,13 +345,13 @@ class StoreCluster(NodeSimulation):
                 session.SERVICE: session.SessionService(api, calls).handlers(),
                 cluster.SERVICE: calls.handlers(cluster.Cluster(api).methods),
             }
-        handlers = {
-            f"/{name}/{method}": cast(Handler, handler)
-            for name, methods in services.items()
-            for method, handler in methods.items()
+        methods = {
+            f"/{service}/{name}": method
+            for service, found in services.items()
+            for name, method in found.items()
         }
         self.services[number] = service
-        self._servers[number] = SimServer(loop, handlers)
+        self._servers[number] = SimServer(loop, methods)
 
     def process_died(self, machine: SimMachine) -> None:
         """Its service, its API and all their tasks have died with it."""

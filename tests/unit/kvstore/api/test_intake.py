@@ -164,7 +164,7 @@ def test_an_absurd_number_of_operations_is_not_looked_at() -> None:
     ids=["malformed", "wide", "no key", "watch", "session"],
 )
 def test_no_garbage_holds_a_rejected_request(method: str, request_: bytes) -> None:
-    """GRPC leaves cycles behind, which are collected seldom: megabytes must not hang on each."""
+    """Cycles of references are collected seldom: megabytes must not hang on each."""
 
     async def test(served: Served) -> None:
         call: Any = served.channel.stream_stream(method)
