@@ -26,6 +26,7 @@ class BareMulticast:
     """Bare multicast: see `kvstore.node.ports.Application`."""
 
     messages: Collection[type] = ()
+    unhurried: Collection[type] = ()
     processes: Sequence[ClientId] = ()
     wake_at = float("inf")
 

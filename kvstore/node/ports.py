@@ -110,6 +110,10 @@ class Application(Protocol):
         """Classes of its own messages: msgspec structs, tagged within `wire.frames.APPLICATION_TAGS`."""
 
     @property
+    def unhurried(self) -> Collection[type[Any]]:
+        """Those of them that no process waits for: they may stay on a node for some milliseconds."""
+
+    @property
     def processes(self) -> Sequence[ClientId]:
         """Its own processes, which send and receive messages."""
 

@@ -19,7 +19,7 @@ from kvstore.storage.ports import GroupCheckpoint, Origin, StoreDisk
 from kvstore.store.comparison import Comparison
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
-from kvstore.store.messages import STORE_MESSAGES
+from kvstore.store.messages import STORE_MESSAGES, UNHURRIED
 from kvstore.store.partition import Partition
 from kvstore.store.replica_view import ReplicaView
 from kvstore.store.retention import EXPIRE_S
@@ -37,6 +37,7 @@ class StoreApplication:
     """See `kvstore.node.ports.Application`."""
 
     messages = STORE_MESSAGES
+    unhurried = UNHURRIED
     slice_rows = RUN_ROWS
 
     def __init__(
