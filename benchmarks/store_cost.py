@@ -125,7 +125,7 @@ class Replica:
         for delivery in deliveries:
             self.other.delivered(delivery.global_ts, delivery.dest)
         partition = self.application.partition(HERE)
-        announced = self.other.turn().announcements
+        announced = self.other.turn(0.0).announcements
         if not partition.replica.is_leader:
             closed = Levels(Announcement(HERE, self.last, ()))
             self.measured("announcements", partition.receive, partition.replica.others[0], closed, 0.0)
@@ -135,7 +135,7 @@ class Replica:
         for message in self.speak():
             if isinstance(message, Levels):
                 self.other.heard(message.announcement)
-        self.other.turn()
+        self.other.turn(0.0)
 
     def commit(self) -> None:
         """Commit the state, and wait for the disk."""

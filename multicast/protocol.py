@@ -264,6 +264,13 @@ class Protocol(abc.ABC):
     may have forgotten promises, and takes part in nothing for ever. Its host replaces its disk."""
 
     @property
+    def is_due(self) -> bool:
+        """Whether `ready` may have anything that a process waits for. No process waits for what a follower
+        delivers; but it is not to wait for long.
+        """
+        return True
+
+    @property
     def queued(self) -> int:
         """The number of messages that this replica, as its group's leader, has yet to deliver."""
         return 0

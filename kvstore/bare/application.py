@@ -26,6 +26,7 @@ class BareMulticast:
     """Bare multicast: see `kvstore.node.ports.Application`."""
 
     messages: Collection[type] = ()
+    unhurried: Collection[type] = ()
     processes: Sequence[ClientId] = ()
     wake_at = float("inf")
 
@@ -77,7 +78,7 @@ class BareMulticast:
             mids, found = zip(*run, strict=True)
             self._outgoing.append((me, (client,), Reply(mids, group, found)))
 
-    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> bool:
         """Reject the messages: this application has none."""
         raise PeerViolation(f"{sender} sent {type(messages[0]).__name__} to {receiver}, which takes none")
 

@@ -2,7 +2,8 @@
 
 The node does no I/O of its own: see `ports`. It works in turns. It first handles what has arrived (frames,
 durable batches, timers); then `turn` drains all replicas together: one batch of records for the log, one
-frame for each other node, and the application's work. Messages between its own replicas never leave it.
+frame for each other node, and the application's work. Messages between its own replicas never leave it. A
+turn that no process waits for (`is_due`) is put off until the next one, or for `LINGER_S`.
 
 The contract of `multicast`, and where it is kept:
 
@@ -28,7 +29,7 @@ from typing import Any, Final
 from kvstore.config.addresses import NodeId
 from kvstore.node.clock_watch import ClockWatch
 from kvstore.node.handover import HandOvers
-from kvstore.node.outbox import Outbox
+from kvstore.node.outbox import LINGER_S, Outbox
 from kvstore.node.pace import MOVING_S
 from kvstore.node.ports import Application, Clock, DeliveryObserver, Log, Network, Observer
 from kvstore.node.relay import Relays
@@ -168,6 +169,8 @@ class Node:
         self._split_upto = 0
         """The number of the last batch that has only one group's records since they are large."""
         self._dirty: dict[ReplicaId, None] = {}
+        self.is_due = True
+        """Whether a process may wait for what the next turn does. Otherwise the turn is due at `wake_at`."""
         self._committing = False
         self.muted = False
         """Whether the disk has no space: then nothing is accepted, and leaders hand over. Reads go on."""
@@ -229,6 +232,7 @@ class Node:
         if self._recorder is not None:
             self._recorder.began(group, hosted.position)
         self._dirty[replica] = None
+        self.is_due = True
         self._wakes[replica] = now
         self._first_wake = None
         self._outbox.forget_routes()
@@ -309,9 +313,12 @@ class Node:
             self._take(sender, receiver, messages, now, node)
             if self._violation is not None:
                 raise PeerViolation(self._violation)
+        if not self.is_due:
+            self.wake_at = min(self.wake_at, now + LINGER_S)
 
     def _receive_own(self, node: NodeId, message: Any) -> None:
         """Handle a message of a node itself."""
+        self.is_due = True
         self.staging.refuses = self.muted
         self.staging.receive(node, message, self._clock.now())
 
@@ -338,6 +345,7 @@ class Node:
             self._pass_on(hosted.replica.me, sender, messages)
         elif self._special.isdisjoint(map(type, messages)):
             if len(messages) == 1 and type(messages[0]) in _SNAPSHOT_MESSAGES:
+                self.is_due = True
                 try:
                     self._transfer(hosted, sender, messages[0], now)
                 except DamagedRow as error:
@@ -371,7 +379,8 @@ class Node:
 
     def _pass_on(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
         try:
-            self._application.receive(receiver, sender, messages)
+            if self._application.receive(receiver, sender, messages):
+                self.is_due = True
         except (PeerViolation, InvalidArgument) as error:
             self._refuse(sender, error)
         except DamagedRow as error:
@@ -404,10 +413,12 @@ class Node:
                     answer = MulticastRefused(refused.mid, replica.me.group, str(error))
                     self._outbox.answer(replica.me, sender, answer)
             else:
+                self.is_due = self.is_due or replica.is_due
                 return
 
     def _refuse(self, sender: Process, error: Exception) -> None:
         """Count a message that is rejected, and log the first of each sender."""
+        self.is_due = True
         self.statistics.refused += 1
         if isinstance(error, PeerViolation) and self._violation is None:
             self._violation = f"{sender}: {error}"
@@ -473,6 +484,7 @@ class Node:
 
     def durable(self, number: int) -> None:
         """Note that the log's batches up to this one are durable: their promises leave with the next turn."""
+        self.is_due = True
         self._durable = max(self._durable, number)
         self.staging.durable(self._clock.now())
 
@@ -493,7 +505,7 @@ class Node:
             hosted.replaced = False
 
     def tick(self) -> None:
-        """Advance the replicas whose timers are due."""
+        """Advance the replicas whose timers are due. A turn must follow."""
         now = self._clock.now()
         for replica, hosted in self._hosted.items():
             if self._wakes[replica] <= now:
@@ -537,6 +549,7 @@ class Node:
             self._drain(now)
             if self._waiting:
                 self._release()
+        self.is_due = False
         if now >= self._commit_at:
             self._commit(now)
         staging = self.staging if self.staging.active else None

@@ -1,9 +1,9 @@
 """The messages that leave a node at the end of its turn, and those between its own replicas.
 
 No process waits for DELIVER: the leader has delivered, and answers. Followers need it soon, for reads and
-watches there. So a frame that has nothing else stays here until the next message to its node, or for
-`LINGER_S`. All messages to a node leave together, in the order in which they were sent. To the protocol this
-is a slower link: docs/divergence.md, 21, has the argument.
+watches there. Some of the application's messages are like that, too. So a frame that has nothing else stays
+here until the next message to its node, or for `LINGER_S`. All messages to a node leave together, in order.
+To the protocol this is a slower link: docs/divergence.md, 21, has the argument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINGER_S: Final = 0.003
 """How long messages that no process waits for stay here, at most, to leave with others."""
 
 UNHURRIED: Final = frozenset((Deliver,))
-"""Classes of messages that no process waits for."""
+"""Classes of the protocol's messages that no process waits for. The application may have more."""
 
 Queues: TypeAlias = dict[tuple[Process, Process], list[Any]]
 """Messages, by sender and receiver, in the order in which they were sent."""
@@ -51,6 +51,7 @@ class Outbox:
         self._application = application
         self._node_of = node_of
         self._observer = observer
+        self._unhurried = UNHURRIED.union(application.unhurried)
         self.local: Queues = {}
         """Between processes of this node, and from a replica to itself."""
         self._links: dict[NodeId, Queues] = defaultdict(dict)
@@ -162,7 +163,7 @@ class Outbox:
         """Return whether all messages to a node may wait for others, and for how long is noted."""
         for messages in queues.values():
             for message in messages:
-                if type(message) not in UNHURRIED:
+                if type(message) not in self._unhurried:
                     return False
         return now < self._lingering.setdefault(node, now + LINGER_S)
 

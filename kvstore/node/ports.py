@@ -110,6 +110,10 @@ class Application(Protocol):
         """Classes of its own messages: msgspec structs, tagged within `wire.frames.APPLICATION_TAGS`."""
 
     @property
+    def unhurried(self) -> Collection[type[Any]]:
+        """Those of them that no process waits for: they may stay on a node for some milliseconds."""
+
+    @property
     def processes(self) -> Sequence[ClientId]:
         """Its own processes, which send and receive messages."""
 
@@ -145,8 +149,10 @@ class Application(Protocol):
     def repeat(self, group: GroupId, asked: Sequence[tuple[ClientId, Multicast]]) -> None:
         """Answer retries of messages that were already delivered: their clients have missed the answers."""
 
-    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
-        """Handle messages of its own classes, or to one of its own processes."""
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> bool:
+        """Handle messages of its own classes, or to one of its own processes. Return whether a process may
+        wait for what `turn` does with them.
+        """
 
     def under_way(self, now: float) -> int:
         """Return how many answers its own processes wait for, of groups that have answered lately."""

@@ -264,10 +264,17 @@ class Engine:
             self._failed(error)
 
     def receive(self, envelopes: list[Envelope], node: NodeId | None = None) -> None:
-        """Handle a frame from a node or a client. Raises `PeerViolation` if no correct one sends it."""
-        self.turn_soon()
+        """Handle a frame from a node or a client. Raises `PeerViolation` if no correct one sends it.
+
+        A turn follows: at once if a process may wait for what it does, else with other events.
+        """
         violations: list[PeerViolation] = []
         self._do(self._receive, envelopes, node, violations)
+        if self.node.is_due:
+            self.turn_soon()
+        else:
+            self._events += 1
+            self._set_timer()
         if violations:
             raise violations[0]
 
@@ -361,6 +368,9 @@ class Engine:
         while self.disk.state.damaged:
             self.node.set_aside(*self.disk.state.damaged.popitem())
         self._on_turned()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self.node.wake_at < self._wake_at:
             self._wake_at = self.node.wake_at
             if self._timer is not None:

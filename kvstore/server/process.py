@@ -101,6 +101,7 @@ class Server:
         self._unhandled += size
         if self._unhandled > UNHANDLED_MAX:
             self.transport.pause(paused=True)
+            self.engine.turn_soon()
 
     def _turned(self) -> None:
         if self._unhandled > UNHANDLED_MAX:

@@ -230,7 +230,7 @@ class SimMachine:
             if isinstance(message, Tagged):
                 envelope = sender, receiver, [message.period, message.message]
             self._take([envelope], node)
-            self.turn_soon()
+            self._turn_if_due()
 
     def _take(self, envelopes: Sequence[Envelope], node: NodeId | None) -> None:
         assert self.node is not None
@@ -252,7 +252,7 @@ class SimMachine:
         own = [message for sender, _, messages in envelopes if sender == NODE for message in messages]
         relayed = any(isinstance(message, Relayed) and message.target == self.me for message in own)
         if relayed or any(sender != NODE for sender, _, _ in envelopes):
-            self.turn_soon()
+            self._turn_if_due()
 
     def receive_own(self, message: object, node: NodeId) -> None:
         """A message between nodes themselves. Only a frame that was relayed here is followed by a turn."""
@@ -286,6 +286,14 @@ class SimMachine:
             if me.group == group:
                 replica.executed(watermark)
 
+    def _turn_if_due(self) -> None:
+        """Take a turn soon if a process may wait for it, else with other events."""
+        assert self.node is not None
+        if self.node.is_due:
+            self.turn_soon()
+        else:
+            self._set_timer()
+
     def turn_soon(self) -> None:
         """At the end of this turn of the loop."""
         if not self._turning:
@@ -296,6 +304,10 @@ class SimMachine:
         self._turning = False
         assert self.node is not None
         self.node.turn()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        assert self.node is not None
         wake_at = (self.node.wake_at + self._stood_still_s) / self._rate
         if wake_at < self._wake_at:
             self._wake_at = wake_at

@@ -21,7 +21,7 @@ from kvstore.store.compactor import Compactor
 from kvstore.store.comparison import Comparison
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
-from kvstore.store.messages import STORE_MESSAGES
+from kvstore.store.messages import STORE_MESSAGES, UNHURRIED, Results
 from kvstore.store.partition import Partition
 from kvstore.store.replica_view import ReplicaView
 from kvstore.store.retention import EXPIRE_S
@@ -39,6 +39,7 @@ class StoreApplication:
     """See `kvstore.node.ports.Application`."""
 
     messages = STORE_MESSAGES
+    unhurried = UNHURRIED
     slice_rows = RUN_ROWS
 
     def __init__(
@@ -237,17 +238,19 @@ class StoreApplication:
         self._woken.add(group)
         self.partition(group).repeat(asked)
 
-    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> None:
+    def receive(self, receiver: Process, sender: Process, messages: Sequence[Any]) -> bool:
         """Handle messages of replicas and gateways."""
         now = self._now()
         if isinstance(receiver, ReplicaId):
             self._woken.add(receiver.group)
+            partition = self.partition(receiver.group)
             for message in messages:
-                self.partition(receiver.group).receive(sender, message, now)
-        elif receiver == self.gateway.me:
+                partition.receive(sender, message, now)
+            return not UNHURRIED.issuperset(map(type, messages))
+        if receiver == self.gateway.me:
             self.gateway.receive(sender, messages, now)
-        else:
-            raise PeerViolation(f"{sender} sent messages to {receiver}, which is not on this node")
+            return self.gateway.is_due or not all(type(message) is Results for message in messages)
+        raise PeerViolation(f"{sender} sent messages to {receiver}, which is not on this node")
 
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""

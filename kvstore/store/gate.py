@@ -12,7 +12,11 @@ group answers T only when nothing that starts from now on can come before T by a
   T when T is executed and what it depends on is closed.
 
 Announcements are facts: true for ever, under any leader. They may be lost, repeated and reordered. Every
-replica has a gate, and gives it every delivery; only a leader's holds answers. docs/gate.md has the argument.
+replica has a gate, and gives it every delivery; only a leader's holds answers.
+
+Few answers wait, so a gate collects what is new for `CALM_S`, and announces it once. A gate that holds an
+answer asks the groups of which it misses something, up to what the answer depends on. A group that was asked
+announces what is new at once until it has closed that, and asks others. docs/gate.md has the argument.
 """
 
 from __future__ import annotations
@@ -21,14 +25,26 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable
 from itertools import zip_longest
-from typing import Generic, NamedTuple, TypeVar
+from math import inf
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kvstore.machine.request import NOTHING, Footprint
 from kvstore.store.dependencies import Dependencies
 from multicast.errors import InvariantBroken
-from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
+from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp, timestamp
 
 Answer = TypeVar("Answer", bound=Hashable)
+
+CALM_S: Final = 0.01
+"""How long a gate collects what no group is known to wait for. It announces that in its next turn, and wants
+one after another `CALM_S`."""
+
+OFTEN: Final = timestamp(30, GroupId(0))
+"""A gate that has to ask again so soon (3 ms, with hybrid clocks) asks ahead."""
+
+AHEAD: Final = timestamp(500, GroupId(0))
+"""How far a gate then asks beyond what it has delivered: until the other group has closed that, it announces
+everything at once. Halfway there, a gate that holds answers asks again."""
 
 
 class Level(NamedTuple):
@@ -47,7 +63,8 @@ class Announcement(NamedTuple):
     group: GroupId
     closed: Timestamp
     levels: tuple[Level, ...]
-    wanted: bool = False
+    wanted: Timestamp = NO_TIMESTAMP
+    """If the group asks: up to where it waits for what the other has closed."""
 
 
 class Turn(NamedTuple, Generic[Answer]):
@@ -55,14 +72,20 @@ class Turn(NamedTuple, Generic[Answer]):
 
     answers: list[Answer]
     announcements: list[tuple[GroupId, Announcement]]
+    """For these, answers of other groups may wait."""
+    calm: list[tuple[GroupId, Announcement]]
+    """For these, no answer is known to wait."""
 
 
 class Gate(Generic[Answer]):
     """One group's gate, at one of its replicas."""
 
     __slots__ = (
+        "_ahead",
         "_announced",
         "_answers",
+        "_asked",
+        "_awaited",
         "_changed",
         "_closed",
         "_deliveries",
@@ -73,11 +96,19 @@ class Gate(Generic[Answer]):
         "_heard",
         "_held",
         "_inherited",
+        "_levels_now",
+        "_news",
         "_open",
+        "_overdue",
         "_owed",
+        "_say_at",
         "_shared",
         "_shared_last",
         "_taken_over",
+        "_unsaid",
+        "_wished",
+        "_wished_at",
+        "wake_at",
     )
 
     def __init__(self, group: GroupId) -> None:
@@ -89,8 +120,19 @@ class Gate(Generic[Answer]):
         self._shared_last: dict[GroupId, Timestamp] = {}
         self._heard: dict[GroupId, Announcement] = {}
         self._announced: dict[GroupId, list[Timestamp]] = {}
-        self._owed: set[GroupId] = set()
-        self._changed = False
+        self._owed: set[GroupId] = set()  # who has asked since the last turn
+        self._awaited: dict[GroupId, Timestamp] = {}  # up to where a group that has asked waits for us
+        self._asked: dict[GroupId, Timestamp] = {}  # up to where we have asked
+        self._wished = self._wished_at = NO_TIMESTAMP  # the last answers that made us ask, and when
+        self._ahead = NO_TIMESTAMP  # up to where we have asked ahead
+        self._overdue = NO_TIMESTAMP  # what was delivered at the last repetition
+        self._unsaid: set[GroupId] = set()  # whom something new concerns
+        self._say_at = inf
+        self.wake_at = inf
+        """When to call `turn`, at a leader, if nothing happens before."""
+        self._changed = False  # since levels were computed
+        self._news = False  # whether another group has said anything since
+        self._levels_now = [Level(NO_TIMESTAMP, 1 << group)]
         self._dependencies = Dependencies()
         self._inherited = NO_TIMESTAMP  # what everything depends on, since we do not know better
         self._taken_over = NO_TIMESTAMP  # an earlier leader may have delivered up to this, and answered reads
@@ -138,6 +180,7 @@ class Gate(Generic[Answer]):
                 else:
                     shared[group] = [gts]
                 self._shared_last[group] = gts
+                self._unsaid.add(group)
         if answer is not None:
             self._depend(answer, footprint, gts)
         if gts <= self._taken_over:
@@ -161,6 +204,7 @@ class Gate(Generic[Answer]):
         group, closed, levels, wanted = announcement
         if wanted:
             self._owed.add(group)
+            self._awaited[group] = max(wanted, self._awaited.get(group, NO_TIMESTAMP))
         if group == self._group:
             self._close(min(closed, self._deliveries))
             return
@@ -175,7 +219,7 @@ class Gate(Generic[Answer]):
         while levels and levels[-1].value <= closed:
             levels = levels[:-1]
         self._heard[group] = Announcement(group, closed, levels)
-        self._changed = True
+        self._changed = self._news = True
 
     def new_ballot(self, taken_over: Timestamp) -> None:
         """The group's leader changes. Of what depends on what before that, a new leader assumes the worst.
@@ -192,46 +236,101 @@ class Gate(Generic[Answer]):
         self._executed.clear()
         self._answers.clear()
         self._changed = True
+        self._unsaid.update(self._shared)
+        self._say_at = -inf
+        self._asked.clear()
+        self._overdue = self._deliveries  # what earlier leaders have heard is not known here
 
     @property
     def is_due(self) -> bool:
-        """Whether `turn` may have anything to say."""
+        """Whether `turn` may have anything to do before `wake_at`."""
         return bool(self._changed or self._answers or self._owed)
 
     def settle(self) -> None:
-        """Close what can be closed, at a replica that does not lead: without a turn, which it does not need,
-        and only when what is closed matters. Groups that have asked are answered if this replica leads next.
+        """Close what can be closed: what is closed matters, also at a replica that does not lead.
+
+        Groups that have asked are answered if this replica leads next.
         """
         if self._changed:
-            self._changed = False
-            self._close(self._levels()[-1].value)
+            self._changed = self._news = False
+            before, self._levels_now = self._levels_now, self._levels()
+            if self._levels_now != before:
+                self._unsaid.update(self._shared)
+                self._close(self._levels_now[-1].value)
 
-    def turn(self) -> Turn[Answer]:
-        """What may leave now, at a leader. Announcements go in the same turn: other groups may wait for them,
-        but only for those of a leader.
-        """
+    def turn(self, now: float) -> Turn[Answer]:
+        """What may leave now, at a leader: other groups wait only for announcements of a leader."""
         announcements: list[tuple[GroupId, Announcement]] = []
-        if self._changed or self._owed:
-            self._changed = False
-            listeners = sorted(self._owed.union(self._shared))
-            levels = self._levels()
-            self._close(levels[-1].value)
-            for group in listeners:
-                if group not in self._owed and self._waits_for_nothing(group):
+        calm: list[tuple[GroupId, Announcement]] = []
+        if self._news or self._held or self._awaited or not self._shared or now >= self._say_at:
+            self.settle()
+            asked = self._questions()
+            due = self._unsaid if now >= self._say_at else self._unsaid.intersection(self._awaited)
+            for group in sorted(due.union(self._owed, asked)):
+                self._unsaid.discard(group)
+                waits = group in self._awaited or group in asked
+                must = group in self._owed or group in asked
+                if not must and self._waits_for_nothing(group):
                     continue
-                announcement = self._announcement(levels, group)
-                announced = [announcement.closed, *(level.value for level in announcement.levels)]
-                if group in self._owed or self._announced.get(group) != announced:
-                    self._announced[group] = announced
-                    announcements.append((group, announcement))
+                announcement = self._announcement(group, asked.get(group, NO_TIMESTAMP))
+                said = [announcement.closed, *(level.value for level in announcement.levels)]
+                if must or self._announced.get(group) != said:
+                    self._announced[group] = said
+                    (announcements if waits else calm).append((group, announcement))
             self._owed.clear()
+            for group in [group for group, upto in self._awaited.items() if upto <= self._closed]:
+                del self._awaited[group]
+        if not self._unsaid:
+            self._say_at = inf
+        elif self._say_at == inf:
+            self._say_at = now + CALM_S
+        self.wake_at = self._say_at + CALM_S
         answers, self._answers = self._answers, []
-        return Turn(answers, announcements)
+        return Turn(answers, announcements, calm)
+
+    def _questions(self) -> dict[GroupId, Timestamp]:
+        """The groups to ask, and up to where: for answers that are held here, or for groups that have asked.
+
+        No group is asked twice for the same; and what it passes on is never more than it was asked for. So
+        questions end, whichever way they go.
+        """
+        upto = max((upto for upto in self._awaited.values() if upto > self._closed), default=NO_TIMESTAMP)
+        if self._held:
+            upto = max(upto, self._wish())
+        found: dict[GroupId, Timestamp] = {}
+        if upto:
+            for group in self._shared:
+                if self._asked.get(group, NO_TIMESTAMP) < upto and self._misses(group, upto):
+                    self._asked[group] = found[group] = upto
+        return found
+
+    def _wish(self) -> Timestamp:
+        """Up to where the answers that are held wait for others; further, if answers are held often."""
+        here, held, ahead = self._deliveries, max(self._held), self._ahead
+        if here >= ahead:
+            if held > self._wished:
+                if here < max(self._wished_at, ahead) + OFTEN:
+                    self._ahead = Timestamp(here + AHEAD)
+                self._wished, self._wished_at = held, here
+        elif here >= ahead - AHEAD // 2:
+            self._ahead = Timestamp(here + AHEAD)
+        return max(held, self._ahead)
+
+    def _misses(self, group: GroupId, upto: Timestamp) -> bool:
+        """Whether anything up to here is shared with the group, and open as far as it has announced."""
+        known, shared = self._heard.get(group), self._shared[group]
+        first = 0 if known is None else bisect_right(shared, known.closed)
+        return first < len(shared) and shared[first] <= upto
 
     def repeat(self) -> list[tuple[GroupId, Announcement]]:
-        """Return announcements that may have been lost, which also ask for the other groups'."""
-        levels = self._levels()
-        return [(g, self._announcement(levels, g)._replace(wanted=True)) for g in sorted(self._shared)]
+        """Return questions to the groups of which something is missed since the last call: it may be lost."""
+        self.settle()
+        overdue, self._overdue = self._overdue, self._deliveries
+        return [
+            (group, self._announcement(group, self._deliveries))
+            for group in sorted(self._shared)
+            if self._misses(group, overdue)
+        ]
 
     def _depend(self, answer: Answer, footprint: Footprint, own: Timestamp) -> None:
         """dep(T, g), and what those that conflict with T later get from it."""
@@ -296,11 +395,11 @@ class Gate(Generic[Answer]):
         known = self._heard.get(group)
         return known is not None and known.closed >= self._shared_last[group]
 
-    def _announcement(self, levels: list[Level], group: GroupId) -> Announcement:
+    def _announcement(self, group: GroupId, wanted: Timestamp = NO_TIMESTAMP) -> Announcement:
         """What matters to the group: up to the last message it shares with us, unless it has asked."""
         last = self._deliveries if group in self._owed else self._shared_last[group]
-        lowered = tuple(Level(min(level.value, last), level.reach) for level in levels)
-        return Announcement(self._group, min(self._closed, last), lowered)
+        lowered = tuple(Level(min(level.value, last), level.reach) for level in self._levels_now)
+        return Announcement(self._group, min(self._closed, last), lowered, wanted)
 
     def _close(self, closed: Timestamp) -> None:
         """Everything up to this is closed. Let go what waited for it, and forget it."""

@@ -867,6 +867,11 @@ class Gateway:
         for mid, positions in finished.items():
             self._finish(mid, positions)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `turn` has messages to return."""
+        return bool(self._outgoing or self._sender.sends)
+
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""
         self._now = now

@@ -47,6 +47,10 @@ class Levels(msgspec.Struct, frozen=True, array_like=True, tag=4):
     announcement: Announcement
 
 
+class CalmLevels(Levels, frozen=True, array_like=True, tag=12):
+    """The same, when no answer is known to wait for it."""
+
+
 class BallotCheck(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """A leader asks whether its ballot is still current; a member confirms it."""
 
@@ -110,11 +114,14 @@ class CopyConfirmed(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 StoreMessage: TypeAlias = (
     Results | Votes | VotesWanted | Levels | BallotCheck | RaiseClock | Query | Answer
-    | DigestWanted | Digest | CopyConfirmed
+    | DigestWanted | Digest | CopyConfirmed | CalmLevels
 )  # fmt: skip
 STORE_MESSAGES: Final = frozenset(
     (
         Results, Votes, VotesWanted, Levels, BallotCheck, RaiseClock, Query, Answer,
-        DigestWanted, Digest, CopyConfirmed,
+        DigestWanted, Digest, CopyConfirmed, CalmLevels,
     )
 )  # fmt: skip
+
+UNHURRIED: Final = frozenset((CalmLevels,))
+"""Classes of messages that no process waits for."""

@@ -25,6 +25,7 @@ from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
     Answer,
     BallotCheck,
+    CalmLevels,
     CopyConfirmed,
     Digest,
     DigestWanted,
@@ -220,9 +221,8 @@ class Partition:
         return min(self.machine.watermark, self._closed_now())
 
     def _closed_now(self) -> Timestamp:
-        """Return what is closed. A follower's gate has no turns: it is settled when it is asked."""
-        if self._ballot is None:
-            self.gate.settle()
+        """Return what is closed. The gate closes only what answers wait for, unless it is asked."""
+        self.gate.settle()
         return self.gate.closed
 
     # Messages of other processes
@@ -462,8 +462,8 @@ class Partition:
         if self.machine.has_effects:
             self._take_effects()
         if leading:
-            if self.gate.is_due:
-                self._pass_gate()
+            if self.gate.is_due or now >= self.gate.wake_at:
+                self._pass_gate(now)
             if self._votes or self._outcomes:
                 self._send_votes()
         if now >= self._pull_at or (self._idle and self._busy()):
@@ -487,13 +487,15 @@ class Partition:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def _pass_gate(self) -> None:
+    def _pass_gate(self, now: float) -> None:
         """As a leader, send the answers that the gate lets pass, and what it announces."""
-        answers, announcements = self.gate.turn()
+        answers, announcements, calm = self.gate.turn(now)
         for group, announcement in announcements:
             leader = self.replica.leader_of(group)
             listeners = tuple(sorted({leader, self._askers.get(group, leader)}))
             self._outgoing.append((self.me, listeners, Levels(announcement)))
+        for group, announcement in calm:
+            self._outgoing.append((self.me, (self.replica.leader_of(group),), CalmLevels(announcement)))
         self._askers.clear()
         if answers:
             self._send_answers(answers)
@@ -514,6 +516,8 @@ class Partition:
         if self._more_work or self._asked_for_more:
             return 0.0
         wake_at = min(self._share.at, self._pull_at) if self.has_long_work else self._pull_at
+        if self._ballot is not None and self.gate.wake_at < wake_at:
+            wake_at = self.gate.wake_at
         return wake_at if self.comparison is None else min(wake_at, self.comparison.wake_at)
 
     @property

@@ -91,6 +91,21 @@ class WhiteBox(Replica[Entry]):
             acked, self.acked = self.acked, {}
             self._send_accept_ack(acked)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is anything to propose, acknowledge or send, or to answer clients with."""
+        ready = self._ready
+        return bool(
+            self.acked
+            or self.proposed
+            or ready.promise
+            or ready.send
+            or (ready.deliver and self.answers_clients)
+            or ready.duplicates
+            or ready.transfers
+            or ready.learned
+        )
+
     def _runs(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         """Yield the entries in runs that fit a frame."""
         run: list[Entry] = []

@@ -20,6 +20,9 @@ from kvstore.store.gate import Announcement, Gate
 from multicast.queue import DeliveryQueue
 from multicast.types import Destinations, GroupId, Timestamp, time_of, timestamp
 
+DELAY_S = 0.001
+"""What a message delay of the model, 1.0, is for the gate."""
+
 
 @dataclass(eq=False, slots=True)
 class Transaction:
@@ -106,6 +109,7 @@ class Group:
         self._global_ts: dict[Transaction, Timestamp] = {}
         self._unanswered: dict[Transaction, bool] = {}  # and whether it is executed
         self._deposed: list[Gate[Transaction]] = []
+        self._wake_at = float("inf")
 
     def multicast(self, transaction: Transaction) -> None:
         self.clock += 1
@@ -167,12 +171,21 @@ class Group:
     def turn(self) -> None:
         if self.gate is None:
             return
-        answers, announcements = self.gate.turn()
+        gate = self.gate
+        answers, announcements, calm = gate.turn(self.world.now * DELAY_S)
         if self.world.closed is not None:
-            self.world.closed.check(self.number, self.gate.closed)
+            self.world.closed.check(self.number, gate.closed)
         for transaction in answers:
             self._answer(transaction)
-        self._announce(announcements)
+        self._announce(announcements + calm)
+        wake_at = gate.wake_at / DELAY_S
+        if wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self.world.after(wake_at - self.world.now + 1e-9, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_at = float("inf")
+        self.turn()
 
     def repeat(self) -> None:
         if self.gate is not None:
@@ -190,7 +203,7 @@ class Group:
         self.turn()
         for gate in self._deposed:
             gate.heard(announcement)
-            for transaction in gate.turn().answers:
+            for transaction in gate.turn(self.world.now * DELAY_S).answers:
                 if transaction in self._unanswered:
                     self._answer(transaction)
 

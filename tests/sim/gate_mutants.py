@@ -7,7 +7,7 @@ from bisect import bisect_right
 import msgspec
 
 from kvstore.machine.request import Footprint
-from kvstore.store.gate import Announcement, Gate, Level
+from kvstore.store.gate import Announcement, Gate, Level, Turn
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp, timestamp
 from tests.sim.gate_model import Transaction
 
@@ -101,8 +101,53 @@ class NewLeaderInheritsWhatItHasDelivered(Model):
 class AnnouncesAboveDelivered(Model):
     """L0 is announced ahead of what is delivered: what is proposed here may still come before."""
 
-    def _announcement(self, levels: list[Level], group: GroupId) -> Announcement:
-        announcement = super()._announcement(levels, group)
+    def _announcement(self, group: GroupId, wanted: Timestamp = NO_TIMESTAMP) -> Announcement:
+        announcement = super()._announcement(group, wanted)
         first, *others = announcement.levels
         ahead = Level(Timestamp(first.value + timestamp(3, GroupId(0))), first.reach)
         return announcement._replace(levels=(ahead, *others))
+
+
+# Announcements are put off, and asked for
+
+
+class NeverAsks(Model):
+    """An answer that is held waits for announcements that are put off."""
+
+    def _questions(self) -> dict[GroupId, Timestamp]:
+        return {}
+
+
+class ForgetsTheQuestion(Model):
+    """A group that was asked says what it knows, and then nothing at once any more."""
+
+    def turn(self, now: float) -> Turn[Transaction]:
+        turn = super().turn(now)
+        self._awaited.clear()
+        return turn
+
+
+class KeepsTheQuestionToItself(Model):
+    """A group that was asked does not ask others for what it lacks itself."""
+
+    def _questions(self) -> dict[GroupId, Timestamp]:
+        awaited, self._awaited = self._awaited, {}
+        found = super()._questions()
+        self._awaited = awaited
+        return found
+
+
+class AsksOnce(Model):
+    """What is lost is not asked for again."""
+
+    def repeat(self) -> list[tuple[GroupId, Announcement]]:
+        return []
+
+
+class PutsOffForEver(Model):
+    """What no group has asked for is never said."""
+
+    def turn(self, now: float) -> Turn[Transaction]:
+        turn = super().turn(now)
+        self._say_at = self.wake_at = float("inf")
+        return turn

@@ -83,3 +83,29 @@ def falling_path(
             world.groups[0].change_leader(behind=1)
     world.run()
     return world
+
+
+def conflict(gate: GateType | None, *, late: float = 0.0, web: bool = False) -> float:
+    """Return for how long a read of group 0 waits that conflicts with a transaction of groups 0 and 1.
+
+    The latter is delivered at group 1 that much later. In a web, group 1 shares an open message with group 2.
+    """
+    world = World(
+        3,
+        lambda what, name, group: (
+            0.0 if what == "execute" else 1.0 + late if (what, name, group) == ("propose", "Z", 1) else 1.0
+        ),
+        gate,
+    )
+    write = Footprint(writes=(b"k",))
+    if web:
+        before = Footprint(writes=(b"l",))
+        world.invoke("before", {GroupId(1): before, GroupId(2): before})
+        world.run(until=world.now + 0.1)
+    world.invoke("Z", {GroupId(0): write, GroupId(1): write})
+    world.run(until=world.now + 2.5)
+    world.invoke("read", {GroupId(0): Footprint(reads=(b"k",))}, read=True)
+    world.run()
+    read = world.history[-1]
+    assert read.responded is not None
+    return read.responded - read.invoked - 2.0

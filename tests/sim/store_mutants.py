@@ -280,7 +280,8 @@ class AnnouncesToOldLeaders(Partition):
 
     def _hear_levels(self, sender: ReplicaId, announcement: Announcement) -> None:
         super()._hear_levels(
-            sender, announcement._replace(wanted=announcement.wanted and self.replica.is_leader)
+            sender,
+            announcement._replace(wanted=announcement.wanted if self.replica.is_leader else NO_TIMESTAMP),
         )
 
     def _pull(self) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from kvstore.machine.request import Footprint
 from kvstore.store.gate import Gate
-from multicast.types import GroupId
+from multicast.types import GroupId, timestamp
 from tests.sim import gate_mutants as mutants
 from tests.sim.gate_model import GateType, NotClosed, Transaction, Workload, World, cycle
-from tests.sim.gate_schedules import COPIES, OVERWRITES, READS, Links, falling_path
+from tests.sim.gate_schedules import COPIES, OVERWRITES, READS, Links, conflict, falling_path
 
 GATE: GateType = Gate[Transaction]
 
@@ -105,7 +105,44 @@ def rate(gate: GateType | None, clients: int = 512, delays: int = 40) -> float:
     return sum((transaction.responded or 0) > delays / 2 for transaction in world.history) / (delays / 2)
 
 
-def test_the_gate_is_not_serial() -> None:
+def test_the_gate_is_not_serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Clients conflict with themselves, and clocks run 180 ticks in a delay: as far ahead as in a second.
+    monkeypatch.setattr("kvstore.store.gate.AHEAD", timestamp(10_000, GroupId(0)))
     ungated = rate(None)
     assert rate(GATE) > 0.9 * ungated
     assert rate(mutants.Serial) < 0.05 * ungated
+
+
+def test_an_answer_that_is_held_waits_for_a_question_and_its_answer() -> None:
+    assert conflict(None) == 0.0
+    assert conflict(GATE) <= 2.0
+    assert conflict(GATE, late=4.0) <= 4.0, "that is when the other group delivers, and announces it at once"
+    assert conflict(GATE, web=True) <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("mutant", "late", "web"),
+    [
+        (mutants.NeverAsks, 0.0, False),
+        (mutants.ForgetsTheQuestion, 4.0, False),
+        (mutants.KeepsTheQuestionToItself, 0.0, True),
+    ],
+)
+def test_a_schedule_catches_who_does_not_ask_or_answer(mutant: GateType, late: float, *, web: bool) -> None:
+    assert conflict(mutant, late=late, web=web) > conflict(GATE, late=late, web=web) + 2.0
+
+
+def left_open(gate: GateType, *, loses: bool) -> bool:
+    """Whether anything is open long after all messages have arrived, in any of some histories."""
+    found = 0
+    for seed in range(5):
+        workload = Workload(seed, gate, keys=3 if loses else 1_000_000, loses=loses)
+        workload.world.run(until=20_000.0)
+        found += sum(len(group.gate or ()) for group in workload.world.groups)
+    return bool(found)
+
+
+@pytest.mark.parametrize(("mutant", "loses"), [(mutants.AsksOnce, True), (mutants.PutsOffForEver, False)])
+def test_without_announcements_something_stays_open(mutant: GateType, *, loses: bool) -> None:
+    assert left_open(mutant, loses=loses)
+    assert not left_open(GATE, loses=loses)

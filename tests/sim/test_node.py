@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from kvstore.node.loop import Node, _Hosted
+from kvstore.node.outbox import LINGER_S
 from kvstore.node.snapshots import SnapshotReceiver
 from kvstore.simulation import NodeSimulation, SimState
 from multicast import PROTOCOLS
@@ -18,6 +19,7 @@ from multicast.sim import Outcome, Scenario, Workload
 from multicast.sim.checkers import Violation
 from multicast.sim.host import DiskDelays
 from multicast.types import NO_TIMESTAMP, GroupId, Timestamp
+from multicast.whitebox import WhiteBox
 
 MANY = [name for name in PROTOCOLS if name != "skeen"]
 SLOW = DiskDelays(0.001, 0.02, 0.25)
@@ -192,6 +194,87 @@ class OversleepsDeliveries(LingersBriefly):
         super().turn()
         if self.wake_at == self._outbox.wake_at:
             self.wake_at += 0.1
+
+
+class TurnsInTime(Node):
+    """Input that needs no turn at once gets one before long; and no such turn sends what others wait for."""
+
+    put_off: ClassVar[int] = 0
+    _since: float | None = None
+
+    def receive(self, *arguments: Any) -> None:
+        super().receive(*arguments)
+        if not self.is_due and self._dirty and self._since is None:
+            self._since = self._clock.now()
+
+    def tick(self) -> None:
+        now = self._clock.now()
+        self.is_due = self.is_due or any(at <= now for at in self._wakes.values())
+        super().tick()
+
+    def turn(self) -> None:
+        now, since, self._since = self._clock.now(), self._since, None
+        if since is not None and now - since > LINGER_S + LATE_S:
+            raise Violation("Turns", f"{self.me} has slept since {since} until {now}")
+        undue, waiting = not self.is_due, len(self._waiting)
+        sent: list[object] = []
+        add = self._outbox.add
+
+        def note(me: Any, sends: Any) -> None:
+            sends = list(sends)
+            sent.extend(message for _, message in sends if type(message) is not Deliver)
+            add(me, sends)
+
+        self._outbox.add = note  # type: ignore[method-assign]  # for this turn
+        super().turn()
+        self._outbox.add = add  # type: ignore[method-assign]
+        if undue and (sent or len(self._waiting) > waiting):
+            raise Violation("Turns", f"{self.me} put off a turn that sends {sent or self._waiting[-1]}")
+        TurnsInTime.put_off += undue and since is not None
+
+
+class OversleepsInput(TurnsInTime):
+    """Nothing wakes the node for input that needs no turn at once."""
+
+    def receive(self, *arguments: Any) -> None:
+        before = self.wake_at
+        super().receive(*arguments)
+        self.wake_at = before
+
+
+class PutsOffAcknowledgements(WhiteBox):
+    """What a replica has accepted is acknowledged in its group's next turn, whenever that is."""
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.proposed or self._ready.send)
+
+
+class PutsOffProposals(WhiteBox):
+    """What a leader has to propose is proposed in its node's next turn, whenever that is."""
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.acked or self._ready.promise or self._ready.send)
+
+
+@pytest.mark.parametrize(
+    ("node", "protocol", "sound"),
+    [
+        (TurnsInTime, WhiteBox, True),
+        (OversleepsInput, WhiteBox, False),
+        (TurnsInTime, PutsOffAcknowledgements, False),
+        (TurnsInTime, PutsOffProposals, False),
+    ],
+)
+def test_turns_are_put_off_only_if_no_process_waits_and_not_for_long(
+    node: type[Node], protocol: type[WhiteBox], monkeypatch: pytest.MonkeyPatch, *, sound: bool
+) -> None:
+    monkeypatch.setattr(TurnsInTime, "put_off", 0)
+    outcomes = [run(seed, node, protocol=protocol, faults="none") for seed in range(3)]
+    assert all(outcome.error is None for outcome in outcomes)
+    assert all(outcome.violation is None for outcome in outcomes) == sound, outcomes
+    assert TurnsInTime.put_off or not sound, "otherwise the runs show nothing"
 
 
 LATE_S = 0.01

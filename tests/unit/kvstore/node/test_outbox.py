@@ -38,6 +38,7 @@ class Links:
 
 class Application:
     processes = ()
+    unhurried = ()
 
 
 @pytest.fixture

@@ -14,8 +14,17 @@ from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Range, Subject, Transaction
 from kvstore.machine.results import Got, KeyValue, Outcome
-from kvstore.store.gate import Announcement
-from kvstore.store.messages import Answer, BallotCheck, Levels, Query, Results, Votes, VotesWanted
+from kvstore.store.gate import CALM_S, Announcement
+from kvstore.store.messages import (
+    Answer,
+    BallotCheck,
+    CalmLevels,
+    Levels,
+    Query,
+    Results,
+    Votes,
+    VotesWanted,
+)
 from kvstore.store.partition import ANSWER_BYTES, PULL_S, PULLED, Partition
 from kvstore.store.questions import Feed, NotYetReply, ReadAt, StrictRead, Values
 from multicast.errors import PeerViolation
@@ -130,6 +139,35 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     assert answers == [2, 1]
     partition.receive(GATEWAY, Query(1, StrictRead((Get(b"a"),))), 20.0)  # the answer was lost
     assert len(partition._arrived) == 1
+
+
+def test_announcements_are_put_off_until_a_group_asks() -> None:
+    partition = partition_of(A)
+    partition.turn(0.0)
+
+    def announced(now: float) -> list[tuple[type, Timestamp]]:
+        return [
+            (type(message), message.announcement.levels[0].value)
+            for _, receivers, message in partition.turn(now)
+            if isinstance(message, Levels) and receivers == members(B)[:1]
+        ]
+
+    def put(time: int) -> Timestamp:
+        transaction = Transaction(then=(Put(b"a%d" % time, b""), Put(b"n", b"")))
+        partition.deliver([delivery(time, transaction, (A, B))])
+        return timestamp(time, A)
+
+    first = put(10)
+    assert announced(1.0) == []
+    assert partition.wake_at <= 1.0 + 2 * CALM_S
+    second = put(11)
+    assert announced(1.0 + CALM_S / 2) == []
+    assert first < second
+    assert announced(1.0 + CALM_S) == [(CalmLevels, second)]
+    partition.receive(members(B)[0], Levels(Announcement(B, NO_TIMESTAMP, (), timestamp(12, A))), 1.1)
+    assert announced(1.1) == [(Levels, second)], "it has asked"
+    assert announced(1.1) == []
+    assert [announced(1.1) for _ in [put(12)]] == [[(Levels, timestamp(12, A))]], "it still waits"
 
 
 def test_a_group_of_one_answers_a_read_at_once() -> None:

@@ -420,8 +420,8 @@ def test_tags_and_bytes_of_messages_are_those_of_the_protocol_version() -> None:
     found = {
         tag: (cls.__name__, zlib.crc32(encode([(R0, CLIENT, [examples[cls]])]))) for tag, cls in TAGS.items()
     }
-    assert (PROTOCOL_VERSION, found) == (8, GOLDEN)
-    assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 12)}
+    assert (PROTOCOL_VERSION, found) == (9, GOLDEN)
+    assert {cls.__struct_config__.tag for cls in STORE_MESSAGES} == {*range(1, 13)}
 
 
 @pytest.mark.parametrize("tag", [0, 16, "Stray"])
