@@ -15,7 +15,7 @@ from benchmarks.record import PAGE, RESULTS, Result, read_all
 BEFORE: Final = RESULTS / "before"
 """Results that were kept, to show what a change has done: see `cpu_table`."""
 
-LAYERS: Final = ("cluster", "etcd", "profile", "client", "store", "node", "ordering", "tools")
+LAYERS: Final = ("cluster", "growth", "etcd", "profile", "client", "store", "node", "ordering", "tools")
 
 HEADLINES: Final = (
     ("transactions of a put in one partition, 300 in flight", "cluster", "one partition, os: transactions"),

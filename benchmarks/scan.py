@@ -16,6 +16,7 @@ import wbkv.aio
 
 from benchmarks.load import Plan, running
 from benchmarks.load.nodes import cpu_s, memory_mib, pids
+from benchmarks.load.targets import stored_key
 from benchmarks.record import Benchmark, Figure
 from kvstore.local.cluster import LocalCluster
 
@@ -23,17 +24,17 @@ PUTS: Final = 500
 """Of a transaction that fills the store."""
 
 
-def fill(cluster: LocalCluster, count: int) -> None:
-    """Put so many keys of 20 bytes with values of 20."""
+def fill(cluster: LocalCluster, count: int, first: int = 0) -> None:
+    """Put the keys up to so many, from the `first` one on: of 20 bytes each, with values of 20."""
 
     async def put_all() -> None:
         async with wbkv.aio.connect(cluster.addresses, timeout=60.0) as client:
-            firsts = iter(range(0, count, PUTS))
+            firsts = iter(range(first, count, PUTS))
 
             async def work() -> None:
-                for first in firsts:
-                    numbers = range(first, min(count, first + PUTS))
-                    puts = [wbkv.put(b"key%017d" % number, b"v" * 20) for number in numbers]
+                for begin in firsts:
+                    numbers = range(begin, min(count, begin + PUTS))
+                    puts = [wbkv.put(stored_key(number), b"v" * 20) for number in numbers]
                     await client.txn().then(*puts).commit()
 
             await asyncio.gather(*(work() for _ in range(4)))

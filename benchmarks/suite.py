@@ -52,6 +52,7 @@ SUITE: Final = (
     Entry("checker_speed", 200.0),
     Entry("etcd", 1800.0, long=True),
     Entry("attacks", 3600.0, long=True),
+    Entry("growth", 7200.0, long=True),
     Entry("spark_source", 1200.0, long=True),
     Entry("verify_speed", 1800.0, long=True),
 )

@@ -59,6 +59,9 @@ class Plan:
     """At the store level: every transaction has a condition on each of its keys, which holds."""
     payload: int = 20
     """Bytes of a message, or of each value."""
+    keys: int = 0
+    """At the store level: put random ones of so many keys that are stored (`benchmarks.scan.fill`), `dest` of
+    them in a transaction, in whichever partitions they are. 0: some hundred keys of each partition."""
     processes: int = 1
     """Of clients."""
     warm_up_s: float = 1.0
@@ -109,6 +112,7 @@ def _check(plan: Plan) -> None:
     for name, most in (("groups", GROUPS_MAX), ("replicas", 99), ("processes", 64), ("rounds", 10_000)):
         _whole(name, getattr(plan, name), 1, most)
     _whole("payload", plan.payload, 0, PAYLOAD_MAX)
+    _whole("keys", plan.keys, 0, 10**9)
     _whole("dest", plan.dest, 1, plan.groups, f"there are {plan.groups} groups")
     _positive("seconds", plan.seconds)
     _positive("patience_s", plan.patience_s)
@@ -130,6 +134,8 @@ def _check(plan: Plan) -> None:
         )
     if plan.level != "store" and plan.conditions:
         raise PlanError("conditions", "only transactions have conditions; use the store level")
+    if plan.level != "store" and plan.keys:
+        raise PlanError("keys", "only transactions have keys; use the store level")
     if plan.level == "store" and plan.regions:
         raise PlanError("regions", "clients of the store have no region; use the multicast level")
 

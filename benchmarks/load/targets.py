@@ -73,18 +73,26 @@ async def store(plan: Plan, config: Config, rng: random.Random, trace: str | Non
             recording = stack.enter_context(made)
         async with wbkv.aio.connect(addresses, timeout=plan.patience_s, trace=recording) as client:
             await client.topology()
-            keys = _keys(client, plan)
+            keys = [] if plan.keys else _keys(client, plan)
             value = bytes(rng.randrange(256) for _ in range(plan.payload))
             running = asyncio.get_running_loop()
 
             def send(dest: tuple[int, ...]) -> asyncio.Future[wbkv.TxnResult[bytes]]:
-                chosen = [rng.choice(keys[group]) for group in dest]
+                if plan.keys:
+                    chosen = [stored_key(rng.randrange(plan.keys)) for _ in dest]
+                else:
+                    chosen = [rng.choice(keys[group]) for group in dest]
                 txn = client.txn().then(*(wbkv.put(key, value) for key in chosen))
                 if plan.conditions:
                     txn = txn.when(*(wbkv.version(key) < 1 << 40 for key in chosen))
                 return running.create_task(txn.commit())
 
             yield send
+
+
+def stored_key(number: int) -> bytes:
+    """Return the key with this number of those that `benchmarks.scan.fill` puts."""
+    return b"key%017d" % number
 
 
 def _keys(client: wbkv.aio.Client[bytes], plan: Plan) -> list[list[bytes]]:

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Final
 
 WBKV: Final = Path(__file__).resolve().parents[1] / "wbkv"
-MODULES: Final = ("client", "connect", "iterators", "lock")
+MODULES: Final = ("client", "connect", "iterators", "lock", "transaction")
 HEADER: Final = (
     "# Generated from aio/{}.py by clients/tools/sync_client.py (`make sync-client`): do not edit.\n"
 )
 
 RULES: Final = (
+    (r"from wbkv\.aio\.forgotten import .*\n", ""),
+    (r"\(Async(?:With|For)Only\)", ""),
+    (r"\bAsync(?:With|For)Only, ", ""),
     (r"\ban (?=`async )", "a "),
     (r"\basync (?=def|for|with)\b", ""),
     (r"\bawait ", ""),
@@ -60,6 +63,7 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (" Await it, or use it in an\n    `async with` block.", ""),
     ),
     "iterators": (("\n`wbkv.iterators`, for threads, is generated from this module.\n", ""),),
+    "transaction": ((" `wbkv.transaction`, for threads, is generated from this module.", ""),),
     "lock": ((" `wbkv.lock`, for threads, is generated from this module.", ""),),
 }
 """Texts of one module that are replaced once, before the rules. They also add what only threads have."""

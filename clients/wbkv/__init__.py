@@ -9,7 +9,7 @@
 
 from wbkv.core import forks  # noqa: F401, I001 - first: gRPC reads what it sets when it is imported
 from wbkv import aio, codecs, testing
-from wbkv.client import Client, Counter, Snapshot, Transaction, Txn
+from wbkv.client import Client, Counter, Snapshot
 from wbkv.iterators import Scan, Watch
 from wbkv.codecs import Codec
 from wbkv.connect import connect, open  # noqa: A004 - as `wbkv.open` it cannot be mistaken
@@ -77,6 +77,7 @@ from wbkv.operations import (
 )
 from wbkv.record.history import History
 from wbkv.record.trace import Trace, scenario
+from wbkv.transaction import Transaction, Txn
 from wbkv.transactional import transactional
 
 __all__ = [

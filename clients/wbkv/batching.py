@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests
@@ -24,6 +24,7 @@ IN_FLIGHT: Final = 1024
 """The maximum number of calls in progress; a further call blocks. A node accepts as many on one stream."""
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class Batch(Generic[V]):
@@ -49,6 +50,10 @@ class Batch(Generic[V]):
         except BaseException:
             self._stop()
             raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._futures)} calls under way"
+        return f"<wbkv.Batch: {state}>"
 
     async def _open(self) -> AsyncLink:
         return await self._make_link()
@@ -98,9 +103,15 @@ class Batch(Generic[V]):
 
     # Calls
 
-    def get(self, key: Key, *, timeout: float | None = None) -> Future[V | None]:
-        """Read the key's value, or None."""
-        return self._submit(self._requests.get(key, 0, None, timeout))
+    @overload
+    def get(self, key: Key, *, timeout: float | None = None) -> Future[V | None]: ...
+
+    @overload
+    def get(self, key: Key, default: D, *, timeout: float | None = None) -> Future[V | D]: ...
+
+    def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Future[Any]:
+        """Read the key's value, or the default if the key is absent."""
+        return self._submit(self._requests.get(key, default, 0, None, timeout))
 
     def entry(self, key: Key, *, timeout: float | None = None) -> Future[Entry[V] | None]:
         """Read the key with its value and revisions, or None."""
@@ -108,7 +119,7 @@ class Batch(Generic[V]):
 
     def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> Future[list[V | None]]:
         """Read the values of the keys, all as of one revision."""
-        return self._submit(self._requests.get_many(keys, 0, None, timeout))
+        return self._submit(self._requests.get_many(keys, None, 0, None, timeout))
 
     def put(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
         """Write a key. The result is the revision."""

@@ -10,7 +10,7 @@ from typing import Any, overload
 import grpc
 
 from wbkv.client import Client
-from wbkv.codecs import BYTES, Codec
+from wbkv.codecs import BYTES, Codecs
 from wbkv.core.calls import Calls
 from wbkv.core.environment import SYSTEM
 from wbkv.core.recording import requests_of
@@ -41,7 +41,7 @@ def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[V],
+    codec: Codecs[V],
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
@@ -54,7 +54,7 @@ def connect(
     endpoints: str | Iterable[str] | None = None,
     *,
     timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
+    codec: Codecs[Any] = BYTES,
     consistency: Consistency = "strict",
     wait: float = 0.0,
     history: History | None = None,
@@ -66,7 +66,7 @@ def connect(
     - `endpoints`: "host:port", or several, separated by commas or in a list. The default is
       $WBKV_ENDPOINTS, or else 127.0.0.1:7400 to 7402.
     - `timeout`: the default time limit of a call, all its attempts together.
-    - `codec`: how values are encoded; the default are bytes.
+    - `codec`: how values are encoded, also by prefixes of keys (see `wbkv.codecs`); the default are bytes.
     - `consistency`: the default consistency of reads, "strict" or "serializable".
     - `wait`: how long to wait for a cluster that is not up yet, before `Unavailable` is raised.
     - `history`: records requests and results for `wbkv check`: see `wbkv.History`.
@@ -90,6 +90,7 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
     history: History | None = None,
@@ -103,8 +104,9 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[V],
+    codec: Codecs[V],
     consistency: Consistency = "strict",
     history: History | None = None,
     trace: Trace | None = None,
@@ -116,20 +118,22 @@ def open(  # noqa: A001 - as `wbkv.open` it cannot be mistaken
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
     timeout: float = 10.0,
-    codec: Codec[Any] = BYTES,
+    codec: Codecs[Any] = BYTES,
     consistency: Consistency = "strict",
     history: History | None = None,
     trace: Trace | None = None,
 ) -> Client[Any]:
     """Open an embedded store: all partitions in this process, no network, the same calls and guarantees.
 
-    Without a path the store is temporary: closing it removes the data. `partitions` and `durability` left
-    as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
+    Without a path the store is temporary: closing it removes the data. `keep_history` is how long earlier
+    versions and changes stay readable, such as "12h", "7d" or "forever"; a new store keeps a day. Arguments
+    left as None keep the stored value, or the default for a new store. Needs `wbkv[server]`.
     """
     calls = Calls(Router(("embedded",), SYSTEM), timeout, trace)
     requests = requests_of(calls, codec, consistency, history)
 
-    link = EmbeddedLink.opened(path, partitions, durability)
+    link = EmbeddedLink.opened(path, partitions, durability, keep_history)
     run(link, calls.connect(0.0))
     return Client(link, requests)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -14,6 +15,35 @@ W = TypeVar("W")
 _TICKS_PER_S: Final = 10_000
 _GROUP_BITS: Final = 10
 """A revision is a time, in ticks since the cluster was made, and the number of a partition."""
+
+SHOWN: Final = 40
+"""Bytes or characters of a value that are shown; and twice as many of other representations."""
+
+LISTED: Final = 3
+"""Items that are shown."""
+
+
+class _Short(reprlib.Repr):
+    """Shortens what may be of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxlong = self.maxother = 2 * SHOWN
+
+    def repr_bytes(self, value: bytes, _: int) -> str:
+        """Show the beginning of bytes, and how many there are."""
+        return repr(value) if len(value) <= SHOWN else f"{value[:SHOWN]!r}... ({len(value)} bytes)"
+
+
+short: Final = _Short().repr
+"""Return the representation of a value, shortened: values may have megabytes."""
+
+
+def several(items: Sequence[object]) -> str:
+    """Return the representations of the first items, and how many others there are."""
+    more = [f"... and {len(items) - LISTED} more"] if len(items) > LISTED else []
+    return ", ".join([*map(repr, items[:LISTED]), *more])
+
 
 Key: TypeAlias = str | bytes
 """A key. A str stands for its UTF-8 bytes."""
@@ -71,6 +101,12 @@ class KeyRange:
         raw = key_bytes(key)
         return raw >= self.start and (self.end is None or raw < self.end)
 
+    def overlaps(self, other: KeyRange) -> bool:
+        """Return whether a key may be in both ranges."""
+        above = self.end is not None and other.start >= self.end
+        below = other.end is not None and self.start >= other.end
+        return not (above or below)
+
     def message(self) -> kv.Range:
         """Return the range as a message of the API."""
         if self.end is None and not self.start:
@@ -120,6 +156,10 @@ class Entry(NamedTuple, Generic[V]):
     version: int
     """The number of transactions that have written the key since its creation, which counts as 1."""
 
+    def __repr__(self) -> str:
+        revisions = f"create_revision={self.create_revision}, mod_revision={self.mod_revision}"
+        return f"Entry({short(self.key)}, {short(self.value)}, {revisions}, version={self.version})"
+
     @property
     def name(self) -> str:
         """The key as text."""
@@ -134,6 +174,9 @@ class Scanned(Generic[V]):
     count: int
     more: bool
     """Whether a limit ended the scan before the end of the range."""
+
+    def __repr__(self) -> str:
+        return f"Scanned([{several(self.entries)}], count={self.count}, more={self.more})"
 
 
 class Failed(NamedTuple):
@@ -160,15 +203,29 @@ class TxnResult(NamedTuple, Generic[V]):
     unmet: tuple[int, ...]
     """The indexes, from 0, of the conditions that did not hold."""
 
+    def __repr__(self) -> str:
+        shown = f"succeeded={self.succeeded}, revision={self.revision}, results=[{several(self.results)}]"
+        return f"TxnResult({shown}{f', unmet={self.unmet}' if self.unmet else ''})"
+
 
 class Event(NamedTuple, Generic[V]):
     """The change of one key by a transaction."""
 
     key: bytes
     value: V | None
-    """None: the key was removed."""
+    """None: the key was removed, or a codec has decoded its value as None: see `removed`."""
     create_revision: int
     version: int
+
+    @property
+    def removed(self) -> bool:
+        """Whether the key was removed."""
+        return self.version == 0
+
+    def __repr__(self) -> str:
+        revisions = f"create_revision={self.create_revision}, version={self.version}"
+        shown = "removed=True" if self.removed else short(self.value)
+        return f"Event({short(self.key)}, {shown}, {revisions})"
 
     @property
     def name(self) -> str:
@@ -182,6 +239,9 @@ class Change(NamedTuple, Generic[V]):
     revision: int
     events: tuple[Event[V], ...]
     """In the order of keys. Empty for a progress mark: all changes up to the revision have been returned."""
+
+    def __repr__(self) -> str:
+        return f"Change(revision={self.revision}, events=[{several(self.events)}])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +265,10 @@ class Columns:
     """64 bits each, as in the following columns."""
     mod_revisions: bytes
     versions: bytes
+
+    def __repr__(self) -> str:
+        size = sum(len(getattr(self, name)) for name in self.__slots__ if name not in ("revision", "count"))
+        return f"Columns(revision={self.revision}, count={self.count}, {size} bytes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,5 +337,5 @@ class NodeStatus:
     address: str
     partitions: tuple[PartitionStatus, ...] | None
     """None: the node does not answer."""
-    details: str
+    details: str = field(repr=False)
     """The node's full status as JSON, or the reason why there is none."""

@@ -47,6 +47,9 @@ class Scan(Closes, Iterator[T]):
         self.revision = 0
         """The revision of all results; 0 until the first page has arrived."""
 
+    def __repr__(self) -> str:
+        return f"<wbkv.Scan{f' at revision {self.revision}' if self.revision else ', not begun'}>"
+
     def _turn(self) -> None:
         page = self._puller.pull()
         self.revision = page.revision
@@ -84,6 +87,9 @@ class Watch(Closes, Generic[V]):
         self._position = 0
         self.revision = 0
         """All changes up to this revision were returned to the caller: `after` for a later watch."""
+
+    def __repr__(self) -> str:
+        return f"<wbkv.Watch{f' after revision {self.revision}' if self.revision else ', not begun'}>"
 
     def __enter__(self) -> Self:
         if not self._position:

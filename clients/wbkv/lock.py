@@ -23,6 +23,10 @@ class Lock:
         self._holding = Holding(requests, name, ttl)
         self._renewing: Repeater | None = None
 
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else f"held, token {self.token}" if self.token else "not held"
+        return f"<wbkv.Lock {self._holding.key!r}: {state}>"
+
     @property
     def token(self) -> int:
         """The fencing token: it increases with every acquisition; 0 if the lock is not held."""
@@ -62,9 +66,9 @@ class Lock:
             renewing.stop()
 
     def release(self) -> None:
-        """Release the lock. Raises `LockLost` if it was no longer held."""
+        """Release the lock. Raises `LockLost` if it was no longer held, or was released before."""
         self._stop_renewing()
-        if self.token and not run(self._link, self._holding.release()):
+        if not run(self._link, self._holding.release()):
             raise LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
 
     def __enter__(self) -> Self:
@@ -74,5 +78,6 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
-            self.release()
+        if self.token:  # else the block has released it
+            with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
+                self.release()

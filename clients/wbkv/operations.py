@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from wbkv.codecs import Values
-from wbkv.data import Entry, Failed, Key, KeyRange, Keys, Scanned, V, key_bytes, range_of
+from wbkv.data import Entry, Failed, Key, KeyRange, Keys, Scanned, V, key_bytes, range_of, short
 from wbkv.errors import OperationFailed
 
 INT64_MIN: Final = -(2**63)
@@ -102,6 +102,9 @@ class DeleteRange(Operation):
         self.key = keys.start
         self.range = keys
         self.limit = _positive("limit", limit)
+
+    def __repr__(self) -> str:
+        return f"delete({self.range!r})"
 
     def fill(self, message: kv.Operation, values: Values[Any]) -> None:
         """Fill the message of the API."""
@@ -210,7 +213,7 @@ class Condition:
         self.operand = operand
 
     def __repr__(self) -> str:
-        return f"{self.subject}({self.key!r}) {_SIGNS[self.operator]} {self.operand!r}"
+        return f"{self.subject}({self.key!r}) {_SIGNS[self.operator]} {short(self.operand)}"
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} is a condition for `when`, not a truth value")

@@ -129,16 +129,17 @@ def running_cluster(
     partitions: int = 3,
     *,
     durability: str | None = None,
+    keep_history: str | None = None,
     data: Path | None = None,
     trace: Path | None = None,
 ) -> Iterator[RunningCluster]:
     """Run a cluster whose nodes can be killed and started, for the duration of the block.
 
-    `durability` is "os" or "fsync". `data` is a folder that keeps the data. `trace` is a folder where nodes
-    record what they deliver.
+    `durability` is "os" or "fsync", `keep_history` how long history is kept: "90s", "1d", "forever".
+    `data` is a folder that keeps the data. `trace` is a folder where nodes record what they deliver.
     """
     with ExitStack() as stack:
-        yield _enter(stack, nodes, partitions, durability, data, trace)
+        yield _enter(stack, nodes, partitions, durability, keep_history, data, trace)
 
 
 @contextmanager
@@ -147,6 +148,7 @@ def cluster(
     partitions: int = 3,
     *,
     durability: str | None = None,
+    keep_history: str | None = None,
     data: Path | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
@@ -158,7 +160,7 @@ def cluster(
     With `trace`, a folder, the client is traced as well: see `wbkv.Trace`.
     """
     with ExitStack() as stack:
-        running = _enter(stack, nodes, partitions, durability, data, trace)
+        running = _enter(stack, nodes, partitions, durability, keep_history, data, trace)
         own = _trace_in(stack, trace)
         yield stack.enter_context(
             running.connect(timeout=timeout, consistency=consistency, history=history, trace=own)
@@ -171,6 +173,7 @@ async def aio_cluster(
     partitions: int = 3,
     *,
     durability: str | None = None,
+    keep_history: str | None = None,
     data: Path | None = None,
     timeout: float = 10.0,
     consistency: Consistency = "strict",
@@ -179,7 +182,7 @@ async def aio_cluster(
 ) -> AsyncIterator[aio.Client[bytes]]:
     """Like `cluster`, for the running event loop, which is not blocked while the cluster starts and stops."""
     stack = ExitStack()
-    entering = asyncio.to_thread(_enter, stack, nodes, partitions, durability, data, trace)
+    entering = asyncio.to_thread(_enter, stack, nodes, partitions, durability, keep_history, data, trace)
     begun = asyncio.ensure_future(entering)
     try:
         running = await asyncio.shield(begun)
@@ -202,6 +205,7 @@ def _enter(
     nodes: int,
     partitions: int,
     durability: str | None,
+    keep_history: str | None,
     data: Path | None,
     trace: Path | None,
 ) -> RunningCluster:
@@ -209,7 +213,7 @@ def _enter(
     run: Any = backend("cluster")
     try:
         context: AbstractContextManager[_Processes] = run(
-            nodes, partitions, durability=durability, data=data, trace=trace
+            nodes, partitions, durability=durability, keep_history=keep_history, data=data, trace=trace
         )
         return RunningCluster(stack.enter_context(context))
     except ValueError as error:

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from wbkv import aio, client
+from wbkv import aio, client, transaction
 
 P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
-Function = Callable[Concatenate[client.Transaction[V], P], R]
-Given = Callable[Concatenate[client.Client[V] | client.Transaction[V], P], R]
+Function = Callable[Concatenate[transaction.Transaction[V], P], R]
+Given = Callable[Concatenate[client.Client[V] | transaction.Transaction[V], P], R]
 AsyncFunction = Callable[Concatenate[aio.Transaction[V], P], Coroutine[Any, Any, R]]
 AsyncGiven = Callable[Concatenate[aio.Client[V] | aio.Transaction[V], P], Coroutine[Any, Any, R]]
 
@@ -79,7 +79,7 @@ def _decorated(function: Any, timeout_s: float | None) -> Any:
 
     @functools.wraps(function)
     def run(first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(first, client.Transaction):
+        if isinstance(first, transaction.Transaction):
             return function(first, *args, **kwargs)
         if not isinstance(first, client.Client):
             raise TypeError(f"{name} needs a wbkv client or transaction first, not {first!r}")

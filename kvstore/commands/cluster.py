@@ -18,6 +18,7 @@ from typing import TextIO
 from kvstore.commands import welcome
 from kvstore.commands.arguments import positive
 from kvstore.config.checks import DURABILITY
+from kvstore.config.history import KEEP_HISTORY
 from kvstore.config.model import API_PORT, Config
 from kvstore.config.private import open_private
 from kvstore.config.toml import load_config
@@ -29,6 +30,7 @@ from multicast import PROTOCOLS, VARIANTS
 
 DATA = Path(".wbkv")
 """The default folder of `wbkv up`."""
+FILE_COLUMNS = ("used", "free", "file")
 SUPERVISOR_LOG = "cluster.log"
 STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -106,6 +108,8 @@ class UpCommand:
         )
         add("--protocol", choices=sorted(PROTOCOLS | VARIANTS), help="ordering protocol (whitebox)")
         add("--durability", choices=DURABILITY, help="what an acknowledgement waits for (fsync)")
+        kept = f"how long history is kept: 12h, 7d, forever ({KEEP_HISTORY})"
+        add("--keep-history", metavar="TIME", help=kept)
         add("--trace", type=Path, metavar="DIR", help="folder in which every node records its deliveries")
         add("--detach", action="store_true", help="return when the cluster is up, and keep it running")
 
@@ -117,8 +121,8 @@ class UpCommand:
                     arguments.data, arguments.nodes, arguments.partitions, replicas=arguments.replicas,
                     port=arguments.port,
                     api_port=arguments.api_port or self._api_port(arguments.data, arguments.nodes),
-                    protocol=arguments.protocol, durability=arguments.durability, trace=arguments.trace,
-                    report=_warn,
+                    protocol=arguments.protocol, durability=arguments.durability,
+                    keep_history=arguments.keep_history, trace=arguments.trace, report=_warn,
                 )  # fmt: skip
                 if arguments.detach:
                     return self._detached(cluster, signals)
@@ -288,7 +292,38 @@ def _tables(config: Config, found: ClusterStatus) -> Iterable[str]:
             if replica["damage"]:
                 yield f"group {group['id']} at {replica['node']}: {replica['damage']}"
     yield from _clocks(found)
+    yield from _files(found)
+    yield from _history(found)
     yield from _disks(found)
+
+
+def _files(found: ClusterStatus) -> Iterable[str]:
+    """Yield a table of the bytes of each node's disk: what is used, and what later writes use again."""
+    rows = [
+        [node["id"], *(node["files"][name][kind] for name in ("state", "log") for kind in FILE_COLUMNS)]
+        for node in found["nodes"]
+        if node["files"]
+    ]
+    if rows:
+        yield ""
+        yield from _aligned(["NODE", "STATE", "FREE", "FILE", "LOG", "FREE", "FILE"], rows)
+
+
+def _history(found: ClusterStatus) -> Iterable[str]:
+    """Yield a table of what is kept of each group's history, as its leader reports it."""
+    rows = []
+    for group in found["groups"]:
+        history = next((r["history"] for r in group["replicas"] if r["node"] == group["leader"]), None)
+        if history:
+            pin = history["oldest_pin"]
+            oldest = None if pin is None else f"{pin['name']} ({pin['time']})"
+            since = history["floor_time"] or "the beginning"
+            rows.append([group["id"], history["keep"], since, history["floor"], oldest, history["held_by"]])
+    if rows:
+        yield ""
+        yield from _aligned(
+            ["GROUP", "KEEP", "HISTORY SINCE", "REVISION", "OLDEST SNAPSHOT", "HELD BY"], rows
+        )
 
 
 def _disks(found: ClusterStatus) -> Iterable[str]:

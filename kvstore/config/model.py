@@ -25,6 +25,7 @@ from kvstore.config.checks import (
     show,
     suggestion,
 )
+from kvstore.config.history import FOREVER, KEEP_HISTORY, KeepHistory
 from kvstore.config.secret import Secret
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Limits
@@ -93,6 +94,8 @@ class Config:
     clock: str = "hybrid"
     """What gives local timestamps: "hybrid" clocks follow the time of day, "logical" ones are the paper's."""
     store: StoreConfig = field(default_factory=StoreConfig)
+    keep_history: KeepHistory = field(default_factory=KeepHistory)
+    """How much history leaders keep. Without a setting all of it: dropping it cannot be undone."""
     timing: Timing = field(default_factory=Timing)
     delays_ms: Mapping[str, float] = field(default_factory=dict)
     """As written, by "FROM-TO"; `delays_s` is what they come to."""
@@ -121,6 +124,7 @@ class Config:
         application: str = "store",
         clock: str = "hybrid",
         store: StoreConfig | None = None,
+        keep_history: str = KEEP_HISTORY,
         timing: Timing | None = None,
         regions: Mapping[str, str] | None = None,
         delays_ms: Mapping[str, float] | None = None,
@@ -161,6 +165,7 @@ class Config:
             application=application,
             clock=clock,
             store=store or StoreConfig(),
+            keep_history=KeepHistory.read(keep_history if application == "store" else FOREVER),
             timing=timing or Timing(),
             delays_ms=delays_ms or {},
             directory=Path(data).absolute(),

@@ -7,6 +7,9 @@
     durability = "fsync"         # or "os": acknowledge before the disk has it
     clock = "hybrid"             # or "logical": timestamps that do not follow the time of day
 
+    [store]                      # limits and placement, which cannot be changed; and:
+    keep_history = "1d"          # how long leaders keep history: "90s", "15m", "12h", "1d", or "forever"
+
     [timing]                     # fields of `multicast.Timing`; those left out keep their defaults
     election_s = 0.8
 
@@ -53,6 +56,7 @@ from kvstore.config.checks import (
     show_key,
     suggestion,
 )
+from kvstore.config.history import FOREVER, KEEP_KEYS, KeepHistory
 from kvstore.config.model import SCRUB_HOURS, Config, NodeConfig, StoreConfig
 from kvstore.config.private import open_private
 from kvstore.config.secret import Secret
@@ -143,6 +147,7 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
     delays = top.table("delays")
     disk = top.table("disk", ("scrub_hours",))
     trace = top.table("trace", ("deliveries",))
+    store = top.table("store", ("placement", "splits", *LIMITS_MAX, *KEEP_KEYS))
     nodes = top.table("nodes", required=True)
     groups = top.table("groups", required=True)
     return Config(
@@ -153,7 +158,8 @@ def _read(document: dict[str, Any], directory: Path) -> Config:
         durability=cast(Durability, cluster.text("durability", "fsync")),  # `Config` checks it
         application=cluster.text("application", "store"),
         clock=cluster.text("clock", "hybrid"),
-        store=_read_store(top.table("store", ("placement", "splits", *LIMITS_MAX))),
+        store=_read_store(store),
+        keep_history=_read_keep_history(store),
         timing=_read_timing(top.table("timing", TIMING_TYPES)),
         delays_ms={key: delays.number(key) for key in delays.values},
         scrub_hours=disk.number("scrub_hours") if disk.values else SCRUB_HOURS,
@@ -197,6 +203,13 @@ def _read_store(store: _Table) -> StoreConfig:
             raise ConfigError(f"must be a whole number, not {show(value)}", ("store", key))
     found = Limits(**limits)  # type: ignore[arg-type]  # whole numbers
     return StoreConfig(store.text("placement", "hashed"), tuple(splits), found)
+
+
+def _read_keep_history(store: _Table) -> KeepHistory:
+    size = store.values.get("keep_history_bytes")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+        raise ConfigError(f"must be a whole number, not {show(size)}", ("store", "keep_history_bytes"))
+    return KeepHistory.read(store.values.get("keep_history", FOREVER), size)
 
 
 def _read_group(groups: _Table, name: str) -> tuple[GroupId, tuple[NodeId, ...]]:
@@ -259,7 +272,7 @@ def _write(config: Config) -> str:
     lines += [f"id = {show(config.id)}", f"secret = {show(config.secret.reveal())}"]
     keys = ("protocol", "durability", "application", "clock")
     lines += [f"{key} = {show(getattr(config, key))}" for key in keys]
-    lines += _write_store(config.store)
+    lines += _write_store(config.store, config.keep_history)
     plain = Timing()
     changed = [name for name in TIMING_TYPES if getattr(config.timing, name) != getattr(plain, name)]
     if changed:
@@ -281,10 +294,12 @@ def _write(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_store(store: StoreConfig) -> list[str]:
+def _write_store(store: StoreConfig, keep: KeepHistory) -> list[str]:
     plain = Limits()
     lines = [] if store.placement == "hashed" else [f"placement = {show(store.placement)}"]
     lines += [f"splits = [{', '.join(map(show, store.splits))}]"] if store.splits else []
     for name, value in asdict(store.limits).items():
         lines += [] if value == getattr(plain, name) else [f"{name} = {value}"]
+    lines += [] if keep.seconds is None else [f"keep_history = {show(keep.shown)}"]
+    lines += [] if keep.bytes is None else [f"keep_history_bytes = {keep.bytes}"]
     return ["", "[store]", *lines] if lines else []

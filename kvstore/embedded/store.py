@@ -35,6 +35,7 @@ from kvstore.api.kv import KV
 from kvstore.api.methods import ApiContext, Methods, Options, Streaming, Unary
 from kvstore.config.addresses import NodeId
 from kvstore.config.checks import ConfigError, Durability
+from kvstore.config.history import KEEP_HISTORY, KeepHistory
 from kvstore.config.model import Config
 from kvstore.config.toml import dump_config, load_config
 from kvstore.embedded.loop_bridge import BridgedStream, Closed, Forked, LoopBridge
@@ -86,20 +87,23 @@ def open_store(
     *,
     partitions: int | None = None,
     durability: str | None = None,
+    keep_history: str | None = None,
 ) -> Embedded:
     """Open the store of a folder, and create one if the folder is empty or missing.
 
-    Arguments left as None keep the folder's stored value; a new store has three partitions and "fsync".
+    Arguments left as None keep the folder's stored value; a new store has three partitions and "fsync", and
+    keeps history for a day. `keep_history` may be another one each time.
     Without a path the store is temporary: it is removed when it is closed, and its durability is "os".
     Raises `EmbeddedError`, and then has changed nothing.
     """
     try:
         if path is not None:
-            return Embedded(*_claim(path, partitions, durability))
+            return Embedded(*_claim(path, partitions, durability, keep_history))
         with contextlib.ExitStack() as undo:
             folder_ = tempfile.mkdtemp(prefix="wbkv-")
             undo.callback(shutil.rmtree, folder_, ignore_errors=True)
-            store = Embedded(*_claim(folder_, partitions, durability or "os"), temporary=True)
+            claimed = _claim(folder_, partitions, durability or "os", keep_history)
+            store = Embedded(*claimed, temporary=True)
             undo.pop_all()
             return store
     except (ValueError, OSError) as error:  # a `ConfigError` is a ValueError
@@ -109,7 +113,10 @@ def open_store(
 
 
 def _claim(
-    path: str | os.PathLike[str], partitions: int | None, durability: str | None
+    path: str | os.PathLike[str],
+    partitions: int | None,
+    durability: str | None,
+    keep_history: str | None,
 ) -> tuple[Config, int]:
     """Return the folder's configuration, created if it is new, and the lock on the folder."""
     if not os.fspath(path):
@@ -120,6 +127,7 @@ def _claim(
     wanted = cast(Durability, durability or "fsync")  # `Config` checks it, before anything is made
     new = Config.local(
         1, PARTITIONS if partitions is None else partitions, 1, data, durability=wanted,
+        keep_history=KEEP_HISTORY if keep_history is None else keep_history,
         timing=Timing(clock_step_s=CLOCK_STEP_S),
     )  # fmt: skip
     if (data / DISK).exists():
@@ -134,6 +142,11 @@ def _claim(
             file, config,
             {"nodes": 1, "application": "store", "partitions": partitions, "durability": durability},
         )  # fmt: skip
+        if keep_history is not None:
+            kept = KeepHistory.read(keep_history, config.keep_history.bytes)
+            if kept != config.keep_history:
+                config = replace(config, keep_history=kept)
+                dump_config(config, file)
         (me,) = config.nodes
         if (data / UNFINISHED).exists() and not config.data(me).exists():
             (data / UNFINISHED).rename(config.data(me))

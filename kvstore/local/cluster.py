@@ -21,12 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from kvstore.config.addresses import NodeId
 from kvstore.config.checks import ConfigError, Durability
+from kvstore.config.history import KEEP_HISTORY, KeepHistory
 from kvstore.config.model import API_PORT, Config, StoreConfig
 from kvstore.config.toml import dump_config, load_config
 from kvstore.local import folder
@@ -76,6 +78,7 @@ class LocalCluster:
         application: str | None = None,
         clock: str | None = None,
         store: StoreConfig | None = None,
+        keep_history: str | None = None,
         timing: Timing | None = None,
         regions: Mapping[str, str] | None = None,
         delays_ms: Mapping[str, float] | None = None,
@@ -91,6 +94,7 @@ class LocalCluster:
         the first node's, `api_port` its port for clients; the other nodes' ports follow. `regions` and
         `delays_ms` emulate a wide area; `groups` has the members of each group, instead of `partitions` and
         `replicas` (default: `config.placed`). `trace` is a folder in which nodes record their deliveries.
+        `keep_history` is how long leaders keep history; unlike most others, it may be changed later.
 
         `command` is started with `--config FILE --node NAME`, and `--trace` if given. `report` gets events of
         nodes, and is called from other threads. Raises `ConfigError` or `ClusterError`.
@@ -118,6 +122,9 @@ class LocalCluster:
                     ports = ports if port is None else list(_ports(port, count))
                     self.config = found.moved(ports, None if api_port is None else _ports(api_port, count))
                 check_ports(self.config)
+                if keep_history is not None:
+                    kept = KeepHistory.read(keep_history, found.keep_history.bytes)
+                    self.config = replace(self.config, keep_history=kept)
                 if self.config != found:
                     dump_config(self.config, file)
             else:
@@ -132,6 +139,7 @@ class LocalCluster:
                     api_ports=free[nodes:] if api_port is None else _ports(api_port, nodes),
                     protocol=protocol or "whitebox", durability=durability or "fsync",
                     application=application or "store", clock=clock or "hybrid", store=store,
+                    keep_history=KEEP_HISTORY if keep_history is None else keep_history,
                     timing=timing, regions=regions, delays_ms=delays_ms, groups=groups,
                 )  # fmt: skip
                 check_ports(self.config)
@@ -299,6 +307,7 @@ def local_cluster(
     partitions: int | None = None,
     *,
     durability: Durability | None = None,
+    keep_history: str | None = None,
     data: Path | str | None = None,
     trace: Path | str | None = None,
 ) -> Iterator[LocalCluster]:
@@ -313,7 +322,9 @@ def local_cluster(
             scratch = tempfile.TemporaryDirectory(prefix="wbkv-", ignore_cleanup_errors=True)
             data, durability = stack.enter_context(scratch), durability or "os"
         cluster = stack.enter_context(
-            LocalCluster(data, nodes, partitions, durability=durability, trace=trace)
+            LocalCluster(
+                data, nodes, partitions, durability=durability, keep_history=keep_history, trace=trace
+            )
         )
         if temporary and trace is None:
             stack.callback(cluster.kill)  # a folder that is about to be removed needs no clean shutdown

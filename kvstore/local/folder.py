@@ -25,6 +25,10 @@ def lock(data: Path) -> int:
     """Lock a folder, which must hold a cluster or be empty; return the lock's file descriptor."""
     if data.exists() and not data.is_dir():
         raise ConfigError(f"{data} is not a folder")
+    if not data.parent.is_dir():
+        raise ConfigError(
+            f"there is no folder {data.parent} to hold {data.name}: create it, or correct the path"
+        )
     if data.exists() and not (data / LOCK).exists() and not (data / CONFIG).exists():
         check_empty(data)  # before the lock is created there
     make_private(data)

@@ -80,6 +80,8 @@ class NodeStatus(TypedDict):
     space: str | None
     """Of its disk: "enough", "low" (the node takes no writes) or "full" (its replicas do not vote)."""
     free_bytes: int | None
+    files: Mapping[str, Mapping[str, int]] | None
+    """Of its `state` and `log`: the bytes `used`, those `free` for later writes, and of the `file`."""
     scrub: Mapping[str, Any] | None
     """What the scrubber has read and found: see `kvstore.store.scrubber`."""
 
@@ -102,6 +104,8 @@ class ReplicaStatus(TypedDict):
     """What is wrong with its disk, while it takes part in nothing because of that."""
     comparison: Mapping[str, Any] | None
     """How its content compares with that of other replicas: see `kvstore.store.comparison`."""
+    history: Mapping[str, Any] | None
+    """What is kept of its group's history, and what holds it: see `kvstore.store.compactor`."""
     up: bool
 
 
@@ -235,6 +239,7 @@ def merge(config: Config, answers: Mapping[NodeId, Mapping[str, Any] | None]) ->
                 "relayed": up[name].get("relays", {}).get("through", {}) if name in up else {},
                 "space": disks[name].get("space") if name in disks else None,
                 "free_bytes": _number(disks[name], "free_bytes") if name in disks else None,
+                "files": disks[name].get("files") if name in disks else None,
                 "scrub": disks[name].get("scrub") if name in disks else None,
             }
             for name, node in config.nodes.items()
@@ -282,6 +287,7 @@ def _replica(node: NodeId, found: Mapping[str, Any] | None, measure: str, ahead:
         "time": report.get("time") or None,
         "damage": report.get("damage"),
         "comparison": report.get("comparison"),
+        "history": report.get("history"),
         "up": found is not None,
     }
 

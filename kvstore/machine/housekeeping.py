@@ -59,6 +59,11 @@ class Housekeeper:
         return self._placement
 
     @property
+    def has_chores(self) -> bool:
+        """Whether rows are still to be dropped that compaction or expiry have given up."""
+        return bool(self._chores)
+
+    @property
     def pins(self) -> Mapping[str, Pin]:
         """What holds compaction, by name. Some may have ended."""
         return MappingProxyType(self._pins)

@@ -210,8 +210,8 @@ class Machine(Housekeeper):
             return self._refuse(delivered, known)
         if not isinstance(command, Transaction):
             if known is None:
-                if isinstance(command, Compact) and command.floor > self.versions.floor:
-                    self._finish_running()
+                if isinstance(command, Compact):
+                    self._finish_running(command.floor)
                 self._finish(delivered, self._housekeep(delivered, command))
             else:
                 self._repeat(delivered, known)
@@ -517,17 +517,17 @@ class Machine(Housekeeper):
         """Return the revision as of which a long transaction reads; None if it reads the latest versions, as
         its locks allow.
 
-        If the floor has risen since its position, the versions as of its revision may be lost.
+        If the floor has risen above its position, the versions as of its revision may be lost.
         """
-        return found.delivered.gts if found.floor == self.versions.floor else None
+        return found.delivered.gts if found.delivered.gts >= self.versions.floor else None
 
-    def _finish_running(self) -> None:
-        """Do all that goes on with the next slices at once: then nothing reads as of a revision any more, and
-        the floor may rise.
+    def _finish_running(self, floor: int) -> None:
+        """Do all at once that goes on with the next slices and is below a floor: then nothing reads as of a
+        revision below it any more, and the floor may rise.
         """
         left, self._meter.left = self._meter.left, unmetered().left
-        while self._paused:
-            self._decide(list(self._paused))
+        while below := [int(gts) for gts in self._paused if gts < floor]:
+            self._decide(below)
         self._meter.left = left
 
     def _evaluation(self, found: OpenTransaction) -> Generator[None, None, None]:

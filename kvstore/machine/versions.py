@@ -4,7 +4,7 @@
 transaction: what it changed, and for each key the revision it had before. That is the change feed and, key by
 key, the chain to older versions.
 
-History is kept until a client compacts it: there is no time limit (`kvstore.store.retention`).
+History is kept until it is compacted, by a client or a leader (`kvstore.store.compactor`).
 Compaction to a floor drops what no read at the floor or above needs. A version that is still the latest then
 leaves the history; the transaction that overwrites it later takes it along in its own row, as the `base`.
 Which floor that is depends on the order of messages only, not on when the rows are dropped, so that replicas
@@ -227,6 +227,15 @@ class Versions:
         """The change feed: all transactions above a revision, up to the watermark, in order."""
         self._check(after)
         return self._history.items(after + 1, self.watermark + 1)
+
+    def has_changes(self, after: int, upto: int) -> bool:
+        """Whether there are transactions above a revision, up to another."""
+        return after < upto and next(self._history.items(after + 1, upto + 1), None) is not None
+
+    def first_change(self, after: int) -> int:
+        """The first transaction above a revision; 0 if there is none."""
+        revision, _ = next(self._history.items(after + 1, None), (0, ()))
+        return revision
 
     def _check(self, revision: int) -> None:
         if revision < self.floor:

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from multicast.quorum_time import WallClock
+from multicast.types import TICKS_PER_S, Timestamp, time_of
 
 EPOCH_S: Final = 1_767_225_600
 """Epoch of revisions: the first of January 2026, UTC."""
 
 TEST_CLOCKS: Final = "WBKV_TEST_CLOCKS"
+
+
+def utc(revision: int) -> str:
+    """Return the time of day of a revision, for people."""
+    at = datetime.fromtimestamp(EPOCH_S + time_of(Timestamp(revision)) // TICKS_PER_S, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def wall_clock(node: str) -> WallClock:

@@ -12,6 +12,7 @@ the only node of a store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -124,6 +125,7 @@ class Engine:
             state, config.topology, config.first_placement, me=ClientId(1 + secrets.randbelow(2**63 - 1)),
             limits=config.store.limits, now=self.now, work_clock=time.thread_time,
             rng=random.Random(secrets.randbits(128)), scrub_s=3600 * config.scrub_hours,
+            keep=config.keep_history, used=lambda: state.usage().used,
         )  # fmt: skip
         self.service = Service(self.store.gateway, self.turn_soon)
         return self.store
@@ -394,6 +396,9 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """Return the node's part of the status output."""
+        usage: dict[str, storage.Usage] = {}
+        with contextlib.suppress(storage.StorageError):  # the disk has failed: the node is about to stop
+            usage = {"state": self.disk.state.usage(), "log": self.disk.log.usage()}
         files = [self.disk.path / name / "data.mdb" for name in ("log", "state")]
         size = sum(file.stat().st_blocks * 512 for file in files)
         groups = {}
@@ -408,6 +413,7 @@ class Engine:
             "disk": {
                 "space": self.disk.space.level.value,
                 "free_bytes": self.disk.space.free,
+                "files": {name: {**each._asdict(), "file": each.file} for name, each in usage.items()},
                 "scrub": None if self.store is None else self.store.scrubber.status(self.now()),
             },
             "groups": groups,

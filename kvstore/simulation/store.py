@@ -23,6 +23,7 @@ from kvstore.api.facts import topology_of
 from kvstore.api.methods import ApiContext, Options
 from kvstore.api.ports import Facts
 from kvstore.config.addresses import NodeId
+from kvstore.config.history import KeepHistory
 from kvstore.machine import Limits, Placement
 from kvstore.machine.codec import decode_request, decode_result
 from kvstore.machine.results import Outcome as TransactionOutcome
@@ -201,6 +202,8 @@ class StoreCluster(NodeSimulation):
     heal_s = 30.0
     limits = Limits()
     service_type: type[Service] = Service
+    keep_history = KeepHistory()
+    """How much history leaders keep."""
     scrub_s = 4.0
     """How long a node takes to read all its rows."""
     damage_until_s = 2.0
@@ -264,7 +267,7 @@ class StoreCluster(NodeSimulation):
         me = ClientId(self._gateways)
         application = self.application_type(
             machine.state, self.first, self.placement, me=me, limits=self.limits, now=machine.now,
-            rng=self._fork(f"gateway {me}"), scrub_s=self.scrub_s,
+            rng=self._fork(f"gateway {me}"), scrub_s=self.scrub_s, keep=self.keep_history,
         )  # fmt: skip
         application.simulation = self
         machine.application = application

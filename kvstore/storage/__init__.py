@@ -22,6 +22,7 @@ next start.
 
 from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.disk import Disk, begun, check, create, open, renew, replace_state  # noqa: A004 - read as `storage.open`
+from kvstore.storage.environment import Usage
 from kvstore.storage.errors import BadSnapshot, DamagedLog, DamagedRow, DamagedState, LostDisk, StorageError
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
@@ -41,6 +42,7 @@ __all__ = [
     "LostDisk",
     "StorageError",
     "StoreState",
+    "Usage",
     "begun",
     "check",
     "create",

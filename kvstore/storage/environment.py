@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import lmdb
 
@@ -26,6 +26,9 @@ MAP_BYTES: Final = 64 << 20
 """The first size of an environment's map, which is doubled when it is full."""
 
 DATABASES_MAX: Final = 32
+
+META_PAGES: Final = 2
+"""Pages at the beginning of a file that name the last two commits."""
 
 STALLED_S: Final = 0.5
 """How soon a transaction that found no space is repeated."""
@@ -49,6 +52,20 @@ OnFailure: TypeAlias = Callable[[StorageError], None]
 def _commit(transaction: Transaction) -> None:
     """Commit: the only call that waits for a disk. Tests replace it by a slow or failing one."""
     transaction.commit()
+
+
+class Usage(NamedTuple):
+    """What of an environment's file is in use, as last committed."""
+
+    used: int
+    """Bytes of pages that hold anything."""
+    free: int
+    """Bytes of pages that later writes use again. The file does not shrink by itself: see `reclaim`."""
+
+    @property
+    def file(self) -> int:
+        """The length of the file."""
+        return self.used + self.free
 
 
 @dataclass(slots=True)
@@ -144,6 +161,10 @@ class Environment:
         if self._reader is None:
             self._reader = self._env.begin()
         return self._reader
+
+    def usage(self) -> Usage:
+        """Return what of the file is in use. It takes no longer for a larger file."""
+        return usage_of(self._file, self._env, self.read(), self._databases.values())
 
     def start(self, steps: Steps, then: Callable[[bool], None]) -> None:
         """Begin a transaction, which `advance` fills."""
@@ -336,6 +357,18 @@ class Environment:
         whole = not (self.failed or self.stalled)
         self._failure = self._failure or StorageError(f"{self.path} is closed")
         return whole
+
+
+def usage_of(
+    file: str, env: lmdb.Environment, transaction: Transaction, databases: Iterable[lmdb._Database]
+) -> Usage:
+    """Return what of an environment's file is in use."""
+    main = env.stat()
+    pages = META_PAGES
+    for stat in (main, *map(transaction.stat, databases)):
+        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    used = pages * main["psize"]
+    return Usage(used, max(os.stat(file).st_size - used, 0))
 
 
 def open_environment(path: Path, durability: Durability, *, create: bool) -> lmdb.Environment:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction, Usage
 from kvstore.storage.errors import DamagedRow, StorageError
 from kvstore.storage.identity import Identity
 from multicast.types import GroupId, Timestamp
@@ -152,6 +152,10 @@ class LazyState(Generic[C]):
             self._on_committed(dict(executed))
         elif self.on_part is not None:
             self.on_part()
+
+    def usage(self) -> Usage:
+        """Return what of the file is in use."""
+        return self._env.usage()
 
     @property
     def unreadable(self) -> bool:

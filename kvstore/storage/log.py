@@ -15,7 +15,7 @@ import lmdb
 
 from kvstore.config.checks import Durability
 from kvstore.storage import checksum, keys
-from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction
+from kvstore.storage.environment import Environment, OnFailure, Puts, Transaction, Usage
 from kvstore.storage.errors import DamagedLog, DamagedRow, LostDisk, StorageError
 from kvstore.storage.identity import Identity, mark_rolled_back
 from kvstore.storage.keys import LOG_BASES, LOG_DATABASES, LOG_ROWS, LOG_STAGED, META
@@ -524,6 +524,10 @@ class LmdbLog:
         """Fail, and mark the disk as lost: no process opens it again as it is. Waits for the disk."""
         mark_rolled_back(self._env.path.parent, reason)
         self._env.fail(LostDisk(reason))
+
+    def usage(self) -> Usage:
+        """Return what of the file is in use."""
+        return self._env.usage()
 
     @property
     def stalled(self) -> bool:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
+from kvstore.config.history import KeepHistory
 from kvstore.machine import Limits, Machine, MachineState, Placement, Store
 from kvstore.machine.codec import RequestDecoder, decode_machine_state, encode_machine_state
-from kvstore.machine.commands import Expire
+from kvstore.machine.commands import Compact, Expire
 from kvstore.machine.request import Range
 from kvstore.machine.slices import RUN_ROWS
 from kvstore.node.ports import Outgoing
 from kvstore.storage.errors import DamagedRow
 from kvstore.storage.ports import GroupCheckpoint, Origin, StoreDisk
+from kvstore.store.compactor import Compactor
 from kvstore.store.comparison import Comparison
 from kvstore.store.errors import Overloaded
 from kvstore.store.gateway import Gateway
@@ -51,10 +53,13 @@ class StoreApplication:
         rng: random.Random,
         work_clock: Callable[[], float] | None = None,
         scrub_s: float = 0.0,
+        keep: KeepHistory | None = None,
+        used: Callable[[], int] = int,
     ) -> None:
         """`placement` is the cluster's first map: a group that has a state uses its own. `work_clock`
         measures how long the process works at something. All rows are read once in `scrub_s` seconds, or
-        never.
+        never. `keep` says how much history leaders keep, by default all; `used` returns the bytes of the
+        node's state.
         """
         self._disk = disk
         self._placement = placement
@@ -94,6 +99,8 @@ class StoreApplication:
         self._compare_s = scrub_s
         self.wake_at = 0.0
         self._expire_at = now() + EXPIRE_S
+        self._compactor = Compactor(keep or KeepHistory(), used)
+        self._compact_at = now() + self._compactor.look_s
         self._share = Share(now, work_clock)
         """Of the node's time, for long work of all partitions."""
 
@@ -254,6 +261,9 @@ class StoreApplication:
         if now >= self._expire_at:
             self._expire_at = now + EXPIRE_S
             self._expire()
+        if now >= self._compact_at:
+            self._compact_at = now + self._compactor.look_s
+            self._compact(now)
         outgoing += self.gateway.turn(now)
         if now >= self.scrubber.wake_at:
             found = self.scrubber.step(self._partitions.keys(), now)
@@ -324,6 +334,27 @@ class StoreApplication:
                 with contextlib.suppress(Overloaded):  # the next round retries
                     self.gateway.command(group, Expire(before), lambda _: None)
 
+    def _compact(self, now: float) -> None:
+        """As a leader, order the compaction of history that need not be kept."""
+        for group, partition in self._partitions.items():
+            if group in self.damaged:
+                continue
+            try:
+                floor = self._compactor.floor(partition.replica, partition.machine, now)
+            except DamagedRow as error:
+                self.damaged[group] = error
+                continue
+            if floor:
+                with contextlib.suppress(Overloaded):  # the next look retries
+                    self.gateway.command(group, Compact(floor), partial(self._compacted, group))
+                    self._compactor.asked.add(group)
+
+    def _compacted(self, group: GroupId, _: object) -> None:
+        """It was ordered, or rejected: by a pin or a floor that came before it, which the next look sees."""
+        self._compactor.asked.discard(group)
+
     def status(self, group: GroupId) -> Mapping[str, Any]:
         """Return the status of a group, for people."""
-        return {"deliveries": self._disk.count(group), **self.partition(group).status()}
+        partition = self.partition(group)
+        history = self._compactor.status(partition.replica, partition.machine)
+        return {"deliveries": self._disk.count(group), "history": history, **partition.status()}

@@ -1,9 +1,8 @@
 """How long the store keeps things: history, snapshots, and the results of requests.
 
-History has no time limit. Every version and every change stays readable until a client compacts the store
-(`Service.compact`, `wbkv compact`), which raises the floor of all partitions: see `kvstore.machine.versions`.
-A rule that compacts by itself belongs into `kvstore.store.application`, beside `_expire`, where a leader
-already orders housekeeping now and then. Snapshots (pins) hold back compaction for as long as they live.
+Every version and every change stays readable until the floor of its partition rises: because a client
+compacts the store (`Service.compact`, `wbkv compact`), or because a leader finds it older than history is
+kept (`kvstore.store.compactor`). Snapshots (pins) hold back both for as long as they live.
 
 The result of a request is kept until its client acknowledges it, or its deadline has passed: see
 `kvstore.machine.sessions`.

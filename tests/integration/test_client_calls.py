@@ -215,6 +215,18 @@ def test_snapshots_and_compaction(client: wbkv.Client[bytes]) -> None:
         with pytest.raises(wbkv.Compacted) as found:
             read()
         assert found.value.revision == now
+    later = client.put("a", b"3")
+    assert client.compact(keep=3600.0) < now  # that much is not there any more
+    assert client.get("a", revision=now) == b"2"
+    kept = client.compact(keep=0)
+    assert kept >= later
+    with pytest.raises(wbkv.Compacted):
+        client.get("a", revision=now)
+    assert client.get("a", revision=client.revision()) == b"3"
+    with pytest.raises(ValueError, match="pass a revision or keep, not both"):
+        client.compact(now, keep=1.0)
+    with pytest.raises(ValueError, match="keep must be a number of seconds, not -1"):
+        client.compact(keep=-1)
     with pytest.raises(wbkv.FutureRevision):
         client.get("a", revision=2**52)
     with pytest.raises(wbkv.FutureRevision):

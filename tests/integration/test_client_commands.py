@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import os
 import re
@@ -129,10 +130,44 @@ def test_scan(shell: Shell) -> None:
     assert shell.json("scan", "scan/", "--count") == {"count": 5}
     assert [row["value"] for row in shell.lines("scan", "scan/", "--limit", "2", "--reverse")] == ["v4", "v3"]
     assert shell.lines("scan", "--from", "scan/1", "--to", "scan/3", "--keys") == ["scan/1", "scan/2"]
+    assert shell.lines("scan", "scan/", "--after", "scan/3", "--keys") == ["scan/4"]
+    assert shell.lines("scan", "scan/", "--after", "scan/3", "--reverse", "--limit", "1", "--keys") == [
+        "scan/2"
+    ]
+    assert shell.lines("scan", "--prefix", "scan/", "--keys") == [f"scan/{n}" for n in range(5)]
     assert shell.out("scan", "scan/", "-l").splitlines()[0].split()[-1] == "MODIFIED"
     assert shell.out("del", "--from", "scan/1", "--to", "scan/3") == "2 deleted\n"
     assert shell.out("del", "--prefix", "scan/") == "3 deleted\n"
     assert shell.out("scan", "scan/", "--json") == ""
+
+
+class Terminal(io.StringIO):
+    """What a user types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_removing_everything_is_confirmed(
+    shell: Shell, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.out("put", "all/a", "1")
+    for typed in ("", "\n", "y\n", "no\n"):
+        monkeypatch.setattr("sys.stdin", Terminal(typed))
+        code, out, err = shell("del", "--all")
+        assert (code, out) == (2, "")
+        asked = f"This removes every key of the cluster {cluster.config.id}. Type yes to go on: "
+        assert err == f"{asked}wbkv del: not confirmed. Nothing was deleted\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    assert shell("del", "--all")[0] == 2
+    assert shell.out("scan", "--all", "--keys").splitlines().count("all/a") == 1
+    keys = int(shell.out("scan", "--all", "--count"))
+    monkeypatch.setattr("sys.stdin", Terminal("yes\n"))
+    code, out, _ = shell("del", "--all")
+    assert (code, out) == (0, f"{keys} deleted\n")
+    shell.out("put", "all/a", "1")
+    assert shell.out("del", "--all", "--yes") == "1 deleted\n"
+    assert shell.out("scan", "--all", "--count") == "0\n"
 
 
 def test_txn(shell: Shell, tmp_path: Path) -> None:
@@ -270,6 +305,7 @@ def test_what_is_compacted_has_a_status_of_its_own(
         said = shell.out("compact", str(new))
         assert said == f"revisions below {new} are no longer readable\n"
         assert shell.json("compact", str(new)) == {"revision": new}
+        assert shell.json("compact", "--keep", "1h")["revision"] < new
         for words in (("get", "a", "--revision", str(old)), ("watch", "--after", str(old))):
             code, out, err = shell(*words)
             assert (code, out) == (5, ""), err

@@ -283,6 +283,9 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["thesis.tex"]
     with pytest.raises(EmbeddedError, match=r"thesis.tex is not a folder"):
         open_store(tmp_path / "thesis.tex")
+    with pytest.raises(EmbeddedError, match=f"there is no folder {tmp_path}/typo to hold store: create it"):
+        open_store(tmp_path / "typo" / "store")
+    assert not (tmp_path / "typo").exists()
     with pytest.raises(EmbeddedError, match="the path is empty"):
         open_store("")
 
@@ -552,3 +555,37 @@ def test_a_fork_leaves_it_to_the_parent(tmp_path: Path) -> None:
     parent, found = json.loads(run(FORKER, tmp_path))
     why = f"the store in {tmp_path} is open in process {parent}, which this one was forked from"
     assert found == [why] * 3
+
+
+def test_history_is_dropped_by_itself(tmp_path: Path) -> None:
+    store = open_store(tmp_path, partitions=1, keep_history="1s")
+    first = put(store, b"k", b"1")
+    while True:  # until the floor has passed the second revision, with a new one now and then to read at
+        found = put(store, b"k", b"2")
+        try:
+            get(store, b"k", revision=first)
+        except EmbeddedError as error:
+            raised = error.error
+            break
+    assert raised.kind == Error.COMPACTED
+    assert first < raised.revision <= found
+    assert get(store, b"k") == b"2"
+    store.close()
+    assert load_config(tmp_path / "cluster.toml").keep_history.shown == "1s"
+    store = open_store(tmp_path, keep_history="forever")
+    assert get(store, b"k") == b"2"
+    store.close()
+    assert load_config(tmp_path / "cluster.toml").keep_history.seconds is None
+
+
+def test_a_wrong_time_to_keep_history_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        EmbeddedError, match='"a while" is not a duration; write a whole number and s, m, h or d'
+    ):
+        open_store(tmp_path / "new", keep_history="a while")
+    assert not (tmp_path / "new").exists()
+    open_store(tmp_path / "old", partitions=1).close()
+    before = (tmp_path / "old" / "cluster.toml").read_bytes()
+    with pytest.raises(EmbeddedError, match="is not a duration"):
+        open_store(tmp_path / "old", keep_history="a while")
+    assert (tmp_path / "old" / "cluster.toml").read_bytes() == before

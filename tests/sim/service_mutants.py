@@ -71,7 +71,7 @@ class RenewsWhatIsLost(Holding):
         return super().renew()
 
 
-class SeesNoPhantoms(Attempt[Any]):
+class SeesNoPhantoms(Attempt):
     """The ranges that an interactive transaction has read may change."""
 
     def _conditions(self) -> list[Condition]:

@@ -146,7 +146,7 @@ class PassesWhatWaitsForVotes(Machine):
 class FloorRisesUnderReads(Machine):
     """The floor rises while transactions read as of a revision below it."""
 
-    def _finish_running(self) -> None:
+    def _finish_running(self, floor: int) -> None:
         pass
 
 

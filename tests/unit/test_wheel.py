@@ -12,7 +12,8 @@ from tests.tree import ROOT
 from tests.unit.wbkv.cli.client_only import HIDE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = {"kvstore", "multicast", "wbkv", "wbkv_proto", "wbkv_sim", "wbkv_pipeline", "pyspark_wbkv"}
+CLIENTS = {"wbkv", "wbkv_command", "wbkv_proto"}
+PACKAGES = CLIENTS | {"kvstore", "multicast", "wbkv_sim", "wbkv_pipeline", "pyspark_wbkv"}
 
 INSTALLED = HIDE.format(["wbkv_bench"]) + "from wbkv.cli.main import main\nsys.exit(main())"
 

@@ -8,16 +8,16 @@ from collections.abc import (
     Callable,
     Iterable,
 )
-from contextlib import closing
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from contextlib import closing, suppress
+from typing import Any, Generic, TypeVar, overload
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from wbkv.aio.iterators import Closes, Scan, Watch, all_of, first_of
+from wbkv.aio.iterators import Closes, Scan, Watch, all_of
 from wbkv.aio.lock import Lock
 from wbkv.aio.opening import Opening
-from wbkv.codecs import BYTES, Codec
+from wbkv.aio.transaction import Transaction, Txn
+from wbkv.codecs import BYTES, Codecs
 from wbkv.core.effects import Plan
 from wbkv.core.locks import raw
 from wbkv.core.requests import Requests, columns_of, keys_of
@@ -36,14 +36,15 @@ from wbkv.data import (
     RequestId,
     Split,
     Topology,
-    TxnResult,
     V,
     key_bytes,
+    short,
 )
-from wbkv.errors import Aborted, Error
+from wbkv.errors import Aborted, Compacted, Error
 from wbkv.links.tasks import AsyncLink, AsyncPuller, run
-from wbkv.operations import Condition, Operation, add, append, checked
+from wbkv.operations import add, append
 
+D = TypeVar("D")
 T = TypeVar("T")
 W = TypeVar("W")
 
@@ -71,8 +72,10 @@ class Client(Closes, Generic[V]):
         """The default time limit of a call, all attempts together."""
         return self._requests.calls.timeout_s
 
-    def using(self, codec: Codec[W]) -> Client[W]:
-        """Return this client with another codec. Both share all connections; closing one closes both."""
+    def using(self, codec: Codecs[W]) -> Client[W]:
+        """Return this client with another codec, or with codecs by prefixes of keys: see `wbkv.codecs`. Both
+        clients share all connections; closing one closes both.
+        """
         return Client(self._link, self._requests.using(codec))
 
     async def close(self) -> None:
@@ -82,6 +85,7 @@ class Client(Closes, Generic[V]):
 
     # Reads
 
+    @overload
     async def get(
         self,
         key: Key,
@@ -89,9 +93,33 @@ class Client(Closes, Generic[V]):
         revision: int = 0,
         consistency: Consistency | None = None,
         timeout: float | None = None,
-    ) -> V | None:
-        """Return the key's value, or None if the key is absent: the current one, or that at a revision."""
-        return await self._run(self._requests.get(key, revision, consistency, timeout))
+    ) -> V | None: ...
+
+    @overload
+    async def get(
+        self,
+        key: Key,
+        default: D,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> V | D: ...
+
+    async def get(
+        self,
+        key: Key,
+        default: Any = None,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Return the key's value, or the default if the key is absent: now, or at a revision.
+
+        With a default, a JSON null that is stored (None) differs from an absent key.
+        """
+        return await self._run(self._requests.get(key, default, revision, consistency, timeout))
 
     async def entry(
         self,
@@ -104,6 +132,7 @@ class Client(Closes, Generic[V]):
         """Return the key with its value and revisions, or None if the key is absent."""
         return await self._run(self._requests.entry(key, revision, consistency, timeout))
 
+    @overload
     async def get_many(
         self,
         keys: Iterable[Key],
@@ -111,14 +140,38 @@ class Client(Closes, Generic[V]):
         revision: int = 0,
         consistency: Consistency | None = None,
         timeout: float | None = None,
-    ) -> list[V | None]:
-        """Return the values of the keys, all as of one revision, in the order of the arguments."""
-        return await self._run(self._requests.get_many(keys, revision, consistency, timeout))
+    ) -> list[V | None]: ...
+
+    @overload
+    async def get_many(
+        self,
+        keys: Iterable[Key],
+        default: D,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> list[V | D]: ...
+
+    async def get_many(
+        self,
+        keys: Iterable[Key],
+        default: Any = None,
+        *,
+        revision: int = 0,
+        consistency: Consistency | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Return the values of the keys, all as of one revision, in the order of the arguments. An absent key
+        has the default.
+        """
+        return await self._run(self._requests.get_many(keys, default, revision, consistency, timeout))
 
     def scan(
         self,
         keys: Keys,
         *,
+        after: Key | None = None,
         limit: int = 0,
         reverse: bool = False,
         revision: int = 0,
@@ -127,11 +180,12 @@ class Client(Closes, Generic[V]):
     ) -> Scan[Entry[V]]:
         """Iterate over a range of any size, in the order of keys, all of it as of one revision.
 
-        A str or bytes is a prefix. Pages are fetched as they are consumed; the scan continues on another
-        node if one fails. The time limit is for each page.
+        A str or bytes is a prefix. `after` continues behind a key, in the direction of the scan. Pages are
+        fetched as they are consumed; the scan continues on another node if one fails. The time limit is for
+        each page.
         """
         plan = self._requests.scan(
-            keys, limit=limit, reverse=reverse, shape=kv.ENTRIES,
+            keys, after=after, limit=limit, reverse=reverse, shape=kv.ENTRIES,
             revision=revision, consistency=consistency, timeout_s=timeout,
         )  # fmt: skip
         return Scan(self._link, plan, self._requests.page_entries)
@@ -140,6 +194,7 @@ class Client(Closes, Generic[V]):
         self,
         keys: Keys,
         *,
+        after: Key | None = None,
         limit: int = 0,
         reverse: bool = False,
         revision: int = 0,
@@ -148,7 +203,7 @@ class Client(Closes, Generic[V]):
     ) -> Scan[bytes]:
         """Iterate over the keys of a range, without their values. See `scan`."""
         plan = self._requests.scan(
-            keys, limit=limit, reverse=reverse, shape=kv.KEYS,
+            keys, after=after, limit=limit, reverse=reverse, shape=kv.KEYS,
             revision=revision, consistency=consistency, timeout_s=timeout,
         )  # fmt: skip
         return Scan(self._link, plan, keys_of)
@@ -247,7 +302,7 @@ class Client(Closes, Generic[V]):
         The end of the block commits, or raises `Aborted` if another transaction has changed a key that this
         one read. `@wbkv.transactional` retries then.
         """
-        return Transaction(self._link, Attempt(self._requests, timeout))
+        return Transaction(self._link, Attempt(self._requests, timeout), self._requests.values)
 
     async def _transact(
         self, function: Callable[[Transaction[V]], Awaitable[T]], timeout_s: float | None
@@ -342,9 +397,20 @@ class Client(Closes, Generic[V]):
         change = self._requests.change
         return (change(*each) async for page in all_of(pages) for each in page.changes)
 
-    async def compact(self, revision: int, *, timeout: float | None = None) -> None:
-        """Discard versions that only reads below a revision need."""
-        await self._run(self._requests.compact(revision, timeout))
+    async def compact(
+        self, revision: int | None = None, *, keep: float | None = None, timeout: float | None = None
+    ) -> int:
+        """Discard versions that only reads below a revision need. Return that revision.
+
+        Pass either the revision, or `keep`: how many seconds of history to keep, by the cluster's time. That
+        some of it was discarded before is not an error then.
+        """
+        if keep is None:
+            return await self._run(self._requests.compact(revision, timeout))
+        oldest = self._requests.oldest_kept(revision, keep, await self.revision(timeout=timeout))
+        with suppress(Compacted):
+            await self._run(self._requests.compact(oldest, timeout))
+        return oldest
 
     async def release(self, name: str, *, timeout: float | None = None) -> None:
         """End a snapshot, by its name, before its time. Releasing one that has ended is not an error."""
@@ -386,121 +452,6 @@ class Client(Closes, Generic[V]):
         return await self._run(self._requests.status(timeout))
 
 
-class Txn(Generic[V]):
-    """A transaction that is being built. `client.txn` returns one."""
-
-    def __init__(self, link: AsyncLink, requests: Requests[V], named: RequestId | None) -> None:
-        self._link = link
-        self._requests = requests
-        self._named = named
-        self._conditions: tuple[Condition, ...] = ()
-        self._then: tuple[Operation, ...] = ()
-        self._otherwise: tuple[Operation, ...] = ()
-
-    def when(self, *conditions: Condition) -> Self:
-        """Add conditions. If all conditions hold, `then` is executed."""
-        self._conditions += checked(conditions, Condition)
-        return self
-
-    def then(self, *operations: Operation) -> Self:
-        """Add operations for when all conditions hold. Each one sees the writes of those before it."""
-        self._then += checked(operations, Operation)
-        return self
-
-    def otherwise(self, *operations: Operation) -> Self:
-        """Add operations for when a condition does not hold."""
-        self._otherwise += checked(operations, Operation)
-        return self
-
-    async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
-        """Execute the transaction: one message to each partition concerned, and to no other."""
-        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
-        return await run(self._link, plan)
-
-
-class Transaction(Generic[V]):
-    """An interactive transaction. Only one thread may use it at a time."""
-
-    def __init__(self, link: AsyncLink, attempt: Attempt[V]) -> None:
-        self._link = link
-        self._attempt = attempt
-
-    @property
-    def revision(self) -> int:
-        """The revision of the commit; 0 before it, and if the transaction wrote nothing."""
-        return self._attempt.revision
-
-    async def get(self, key: Key) -> V | None:
-        """Return the key's value, with the writes of this transaction."""
-        return await run(self._link, self._attempt.get(key))
-
-    async def entry(self, key: Key) -> Entry[V] | None:
-        """Return the key with its revisions, which are 0 if this transaction has written the key."""
-        return await run(self._link, self._attempt.entry(key))
-
-    async def get_many(self, keys: Iterable[Key]) -> list[V | None]:
-        """Return the values of several keys. Keys not read before are read in one request."""
-        return await run(self._link, self._attempt.get_many(keys))
-
-    def scan(self, keys: Keys, *, limit: int = 0, reverse: bool = False) -> AsyncIterator[Entry[V]]:
-        """Iterate over a range, with the writes of this transaction so far. The commit fails if a key in the
-        part that was consumed has been added or changed since.
-        """
-        plan = self._attempt.scan(keys, limit, reverse=reverse)
-        return first_of(AsyncPuller(self._link, plan), limit)
-
-    def put(self, key: Key, value: V) -> None:
-        """Write a key when the transaction commits."""
-        self._attempt.put(key, value)
-
-    def delete(self, key: Key) -> None:
-        """Remove a key when the transaction commits."""
-        self._attempt.delete(key)
-
-    async def add(self, key: Key, amount: int = 1) -> int:
-        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)"""
-        return await run(self._link, self._attempt.add(key, amount))
-
-    async def append(self, key: Key, value: V) -> int:
-        """Read a value, and write a longer one when the transaction commits. Return its length in bytes."""
-        return await run(self._link, self._attempt.append(key, value))
-
-    async def commit(self) -> None:
-        """Write everything, or raise `Aborted`. The end of the `async with` block calls it."""
-        await run(self._link, self._attempt.commit())
-
-    def rollback(self) -> None:
-        """End the transaction without writing."""
-        self._attempt.roll_back()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.rollback()
-        elif not self._attempt.ended:
-            await self.commit()
-
-    def _again(self, timeout: float) -> Transaction[V]:
-        """Return the next attempt, after this one was aborted: for `transactional`."""
-        return Transaction(self._link, self._attempt.next(timeout))
-
-    async def _reserved(self, patience: Patience) -> Transaction[V]:
-        """Return the next attempt, with what this one has read reserved for it: for `transactional`."""
-        return Transaction(self._link, await run(self._link, self._attempt.reserved_next(patience)))
-
-    async def _release(self, patience: Patience) -> None:
-        """End the reservation of the transaction: for `transactional`."""
-        await run(self._link, self._attempt.release(patience))
-
-    async def holds(self) -> bool:
-        """Return whether all reads so far are consistent as of one revision."""
-        return await run(self._link, self._attempt.holds())
-
-
 class Snapshot(Closes, Generic[V]):
     """All partitions as of one revision. `client.snapshot` returns one."""
 
@@ -509,29 +460,68 @@ class Snapshot(Closes, Generic[V]):
         self.name = name
         self.revision = revision
 
-    async def get(self, key: Key, *, timeout: float | None = None) -> V | None:
-        """Return the key's value, or None."""
-        return await self._client.get(key, revision=self.revision, timeout=timeout)
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Snapshot {short(self.name)} at revision {self.revision}>"
+
+    def using(self, codec: Codecs[W]) -> Snapshot[W]:
+        """Return this snapshot with another codec. Closing one closes both."""
+        return Snapshot(self._client.using(codec), self.name, self.revision)
+
+    @overload
+    async def get(self, key: Key, *, timeout: float | None = None) -> V | None: ...
+
+    @overload
+    async def get(self, key: Key, default: D, *, timeout: float | None = None) -> V | D: ...
+
+    async def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
+        """Return the key's value, or the default if the key is absent."""
+        return await self._client.get(key, default, revision=self.revision, timeout=timeout)
 
     async def entry(self, key: Key, *, timeout: float | None = None) -> Entry[V] | None:
         """Return the key with its value and revisions, or None."""
         return await self._client.entry(key, revision=self.revision, timeout=timeout)
 
-    async def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> list[V | None]:
-        """Return the values of several keys."""
-        return await self._client.get_many(keys, revision=self.revision, timeout=timeout)
+    @overload
+    async def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> list[V | None]: ...
+
+    @overload
+    async def get_many(
+        self, keys: Iterable[Key], default: D, *, timeout: float | None = None
+    ) -> list[V | D]: ...
+
+    async def get_many(
+        self, keys: Iterable[Key], default: Any = None, *, timeout: float | None = None
+    ) -> Any:
+        """Return the values of several keys. An absent key has the default."""
+        return await self._client.get_many(keys, default, revision=self.revision, timeout=timeout)
 
     def scan(
-        self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
+        self,
+        keys: Keys,
+        *,
+        after: Key | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+        timeout: float | None = None,
     ) -> Scan[Entry[V]]:
-        """Iterate over a range."""
-        return self._client.scan(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
+        """Iterate over a range. `after` continues behind a key."""
+        return self._client.scan(
+            keys, after=after, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout
+        )
 
     def keys(
-        self, keys: Keys, *, limit: int = 0, reverse: bool = False, timeout: float | None = None
+        self,
+        keys: Keys,
+        *,
+        after: Key | None = None,
+        limit: int = 0,
+        reverse: bool = False,
+        timeout: float | None = None,
     ) -> Scan[bytes]:
-        """Iterate over the keys of a range."""
-        return self._client.keys(keys, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout)
+        """Iterate over the keys of a range. `after` continues behind a key."""
+        return self._client.keys(
+            keys, after=after, limit=limit, reverse=reverse, revision=self.revision, timeout=timeout
+        )
 
     async def count(self, keys: Keys, *, timeout: float | None = None) -> int:
         """Return the number of keys in a range."""
@@ -548,6 +538,9 @@ class Counter:
     def __init__(self, client: Client[Any], key: Key) -> None:
         self._client = client
         self._key = key
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Counter {short(self._key)}>"
 
     async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
         """Add to the number. Return the new number."""

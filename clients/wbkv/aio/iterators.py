@@ -14,6 +14,7 @@ from typing import Generic, Self, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from wbkv.aio.forgotten import AsyncForOnly, AsyncWithOnly
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests
 from wbkv.core.streams import Page, Progress
@@ -23,7 +24,7 @@ from wbkv.links.tasks import AsyncLink, AsyncPuller
 T = TypeVar("T")
 
 
-class Closes:
+class Closes(AsyncWithOnly):
     """A resource that the end of an `async with` block closes."""
 
     async def close(self) -> None:
@@ -39,7 +40,7 @@ class Closes:
         await self.close()
 
 
-class Scan(Closes, AsyncIterator[T]):
+class Scan(Closes, AsyncForOnly, AsyncIterator[T]):
     """An iterator over the results of a scan, fetched as they are consumed."""
 
     def __init__(self, link: AsyncLink, plan: Plan[None], convert: Callable[[Page], list[T]]) -> None:
@@ -48,6 +49,9 @@ class Scan(Closes, AsyncIterator[T]):
         self._page: Iterator[T] = iter(())
         self.revision = 0
         """The revision of all results; 0 until the first page has arrived."""
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Scan{f' at revision {self.revision}' if self.revision else ', not begun'}>"
 
     async def _turn(self) -> None:
         page = await self._puller.pull()
@@ -76,7 +80,7 @@ class Scan(Closes, AsyncIterator[T]):
         self._puller.close()
 
 
-class Watch(Closes, Generic[V]):
+class Watch(Closes, AsyncForOnly, Generic[V]):
     """An iterator over changes, as they happen. `client.watch` returns one."""
 
     def __init__(self, link: AsyncLink, requests: Requests[V], plan: Plan[None], *, marks: bool) -> None:
@@ -87,6 +91,9 @@ class Watch(Closes, Generic[V]):
         self._position = 0
         self.revision = 0
         """All changes up to this revision were returned to the caller: `after` for a later watch."""
+
+    def __repr__(self) -> str:
+        return f"<wbkv.aio.Watch{f' after revision {self.revision}' if self.revision else ', not begun'}>"
 
     async def __aenter__(self) -> Self:
         if not self._position:

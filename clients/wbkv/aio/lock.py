@@ -6,6 +6,7 @@ import contextlib
 from types import TracebackType
 from typing import Self
 
+from wbkv.aio.forgotten import AsyncWithOnly
 from wbkv.core.locks import RENEWALS, Holding
 from wbkv.core.requests import Requests
 from wbkv.data import Key
@@ -14,13 +15,17 @@ from wbkv.links.tasks import AsyncLink, AsyncRepeater, run
 from wbkv.operations import Condition
 
 
-class Lock:
+class Lock(AsyncWithOnly):
     """A lock, which a background task renews while it is held. `client.lock` returns one."""
 
     def __init__(self, link: AsyncLink, requests: Requests[bytes], name: Key, ttl: float) -> None:
         self._link = link
         self._holding = Holding(requests, name, ttl)
         self._renewing: AsyncRepeater | None = None
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else f"held, token {self.token}" if self.token else "not held"
+        return f"<wbkv.aio.Lock {self._holding.key!r}: {state}>"
 
     @property
     def token(self) -> int:
@@ -61,9 +66,9 @@ class Lock:
             renewing.stop()
 
     async def release(self) -> None:
-        """Release the lock. Raises `LockLost` if it was no longer held."""
+        """Release the lock. Raises `LockLost` if it was no longer held, or was released before."""
         self._stop_renewing()
-        if self.token and not await run(self._link, self._holding.release()):
+        if not await run(self._link, self._holding.release()):
             raise LockLost(f"the lock {self._holding.key!r} was not renewed in time, or was removed")
 
     async def __aenter__(self) -> Self:
@@ -73,5 +78,6 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
-            await self.release()
+        if self.token:  # else the block has released it
+            with contextlib.nullcontext() if kind is None else contextlib.suppress(Error):
+                await self.release()

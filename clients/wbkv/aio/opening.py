@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+
+from wbkv.aio.forgotten import AsyncWithOnly
 
 
 class Closes(Protocol):
@@ -17,18 +20,27 @@ class Closes(Protocol):
 C = TypeVar("C", bound=Closes)
 
 
-class Opening(Generic[C]):
+class Opening(AsyncWithOnly, Generic[C]):
     """A resource that is being opened: `await` it and close it yourself, or use it in `async with`."""
 
     def __init__(self, open_: Callable[[], Coroutine[Any, Any, C]]) -> None:
         self._open = open_
         self._opened: C | None = None
+        self._awaited = False
+
+    def __repr__(self) -> str:
+        function = self._open.__qualname__.partition(".<locals>")[0]
+        return f"<wbkv.aio.{function}(...), {'awaited' if self._awaited else 'not awaited yet'}>"
+
+    def _begin(self) -> Coroutine[Any, Any, C]:
+        self._awaited = True
+        return self._open()
 
     def __await__(self) -> Generator[Any, Any, C]:
-        return self._open().__await__()
+        return self._begin().__await__()
 
     async def __aenter__(self) -> C:
-        self._opened = await self._open()
+        self._opened = await self._begin()
         return self._opened
 
     async def __aexit__(
@@ -36,3 +48,14 @@ class Opening(Generic[C]):
     ) -> None:
         if self._opened is not None:
             await self._opened.close()
+
+    def __del__(self) -> None:
+        if not self._awaited:
+            warnings.warn(f"{self!r} was never awaited", RuntimeWarning, stacklevel=2, source=self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"{self!r} has no {name!r}: `await` it first, or use it in `async with`", name=name, obj=self
+            )

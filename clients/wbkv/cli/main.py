@@ -8,20 +8,21 @@ server's install adds its own. Only the subcommand that runs is loaded, so that 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, cast
 
 from wbkv import errors
 from wbkv.cli.hints import did_you_mean
 
 OWN: Final = {
-    "compact": "compact", "completion": "completion", "del": "delete", "get": "get", "put": "put",
-    "scan": "scan", "snapshot": "snapshot", "status": "status", "txn": "txn", "watch": "watch",
+    "compact": "compact", "completion": "completion", "del": "delete", "get": "get", "help": "help",
+    "put": "put", "scan": "scan", "snapshot": "snapshot", "status": "status", "txn": "txn", "watch": "watch",
 }  # fmt: skip
 """The client's commands and their modules."""
 
@@ -30,9 +31,12 @@ ENDING: Final = ("-h", "--help", "--version")
 WITH_VALUE: Final = ("-e", "--endpoints", "--timeout")
 """The options with a value that are allowed before the command."""
 
+BEFORE: Final = (*WITH_VALUE, *ENDING, "--json")
+"""All options that are allowed there."""
+
 EPILOG: Final = """\
 Options of all client commands, such as --endpoints and --json, are also allowed before the command.
-`wbkv COMMAND --help` describes a command.
+`wbkv help COMMAND` and `wbkv COMMAND --help` describe a command.
 
 exit status:
   0    success
@@ -51,6 +55,7 @@ STATUSES: Final[tuple[tuple[type[errors.Error], int], ...]] = (
     (errors.OutcomeUnknown, 4), (errors.Compacted, 5),
 )  # fmt: skip
 FAILED: Final = 6
+INTERRUPTED: Final = 130
 
 
 class Command(Protocol):
@@ -86,16 +91,47 @@ class Parser(argparse.ArgumentParser):
         parse = self.parse_known_intermixed_args if mixed else self.parse_known_args
         arguments, rest = parse(argv)
         if rest:
-            hint = did_you_mean(rest[0].partition("=")[0], self._option_string_actions)
+            hint = did_you_mean(rest[0].partition("=")[0], self.options(argv))
             self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         return arguments
+
+    def options(self, argv: Sequence[str]) -> Collection[str]:
+        """Return the options of the subcommand that the arguments name."""
+        for index, word in enumerate(argv):
+            for action in self._actions:
+                if action.nargs == argparse.PARSER and isinstance(action.choices, dict):
+                    nested = action.choices.get(word)
+                    if isinstance(nested, Parser):
+                        return nested.options(argv[index + 1 :])
+        return self._option_string_actions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand. Return the exit status, as in `EPILOG`."""
-    if argv is None:
-        argv = sys.argv[1:]
-        _end_on_interrupt()
+    try:
+        if argv is not None:
+            return _main(argv)
+        with _interruptible():
+            return _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT raise `KeyboardInterrupt`, and end the program at once when this is over.
+
+    It does so also where the program was started with SIGINT ignored: a shell starts `command &` of a script
+    so, and Python then leaves the signal ignored.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def _main(argv: Sequence[str]) -> int:
     before, name, after = _split(argv)
     if name is None:
         full_parser().parse_args(before)  # exits with the help, or an error message
@@ -103,19 +139,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = load(name)
     except Missing as error:
-        sys.stderr.write(f"wbkv: {error}\n")
+        unknown = [word for word in before if word[:1] == "-" and word.partition("=")[0] not in BEFORE]
+        hint = did_you_mean(unknown[0].partition("=")[0], BEFORE) if unknown else ""
+        complaint = f"there is no option {unknown[0]}{hint}" if unknown else error
+        sys.stderr.write(f"wbkv: {complaint}\n")
         return 2
     parser = Parser(prog=f"wbkv {name}", description=command.help)
     command.configure(parser)
     return _run(name, command, parser.parse([*before, *after]))
-
-
-def _end_on_interrupt() -> None:
-    """Let SIGINT end this program also where it was started with SIGINT ignored: a shell starts `command &`
-    of a script so, and Python then leaves the signal ignored.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], str | None, Sequence[str]]:
@@ -138,8 +169,8 @@ def load(name: str) -> Command:
             return cast(Command, others[name].load())
         except ModuleNotFoundError as error:
             raise Missing(_needs(name, error)) from None
-    known = [*OWN, *others]
-    hint = did_you_mean(name, known) or f"; there are {', '.join(sorted(known))}"
+    known = list(_installed())
+    hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
     raise Missing(f"there is no command {name!r}{hint}")
 
 
@@ -169,13 +200,18 @@ def full_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     add_common(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in sorted({*OWN, *(entry.name for entry in _others())}):
-        try:
-            command = load(name)
-        except Missing:
-            continue
+    for name, command in _installed().items():
         command.configure(commands.add_parser(name, help=command.help, description=command.help))
     return parser
+
+
+def _installed() -> dict[str, Command]:
+    """Load all commands whose packages are installed."""
+    found: dict[str, Command] = {}
+    for name in sorted({*OWN, *(entry.name for entry in _others())}):
+        with contextlib.suppress(Missing):
+            found[name] = load(name)
+    return found
 
 
 class _Version(argparse.Action):
@@ -208,8 +244,6 @@ def _run(name: str, command: Command, arguments: argparse.Namespace) -> int:
         return _complain(name, error)
     except ModuleNotFoundError as error:
         return _complain(name, _needs(name, error))
-    except KeyboardInterrupt:
-        return 130
     return status
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from typing import Any, Final, TypedDict
 
@@ -14,6 +15,7 @@ from wbkv.data import EVERYTHING, Consistency, Entry, KeyRange, between, prefix
 
 ADVICE: Final = "Start one with `wbkv up` (needs wbkv[server]), or pass its address: --endpoints HOST:PORT"
 TIMEOUT_S: Final = 10.0
+UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 INPUT_MAX: Final = 64 << 20
 """The maximum size of an input: no cluster accepts a larger transaction."""
 
@@ -26,6 +28,14 @@ class Reading(TypedDict):
     timeout: float
 
 
+class Paging(TypedDict):
+    """The arguments that select a part of a scan."""
+
+    after: bytes | None
+    limit: int
+    reverse: bool
+
+
 def seconds(text: str) -> float:
     """Parse a time span."""
     try:
@@ -35,6 +45,16 @@ def seconds(text: str) -> float:
     if not (math.isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{text} must be more than 0 seconds")
     return number
+
+
+def duration(text: str) -> float:
+    """Parse a time span with a unit: 90s, 15m, 12h, 1d."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number with s, m, h or d, such as 90s, 15m, 12h or 1d"
+        )
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def count(text: str) -> int:
@@ -82,9 +102,12 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_range(parser: argparse.ArgumentParser) -> None:
-    """Add the options for a range by its bounds."""
-    parser.add_argument("--from", dest="start", metavar="KEY", help="inclusive lower bound")
-    parser.add_argument("--to", dest="end", metavar="KEY", help="exclusive upper bound")
+    """Add the options for a range: by its prefix, by its bounds, or all keys."""
+    add = parser.add_argument
+    add("--prefix", dest="start_of", metavar="PREFIX", help="all keys with this prefix")
+    add("--from", dest="start", metavar="KEY", help="inclusive lower bound")
+    add("--to", dest="end", metavar="KEY", help="exclusive upper bound")
+    add("--all", action="store_true", help="all keys of the store")
 
 
 def reading(arguments: argparse.Namespace) -> Reading:
@@ -96,17 +119,22 @@ def reading(arguments: argparse.Namespace) -> Reading:
     }
 
 
-def range_of(arguments: argparse.Namespace, beginning: str | None) -> KeyRange | None:
-    """Return the range by its prefix, or by --from and --to; None if neither was passed."""
-    start, end = (
+def range_of(arguments: argparse.Namespace, beginning: str | None = None) -> KeyRange | None:
+    """Return the range that was passed: a prefix, as an argument or by --prefix; by --from and --to; or by
+    --all. None if there is none of these.
+    """
+    start, end, *prefixes = (
         None if text is None else argument(text, escaped=arguments.escaped)
-        for text in (arguments.start, arguments.end)
+        for text in (arguments.start, arguments.end, arguments.start_of, beginning)
     )
-    if start is None and end is None:
-        return None if beginning is None else prefix(argument(beginning, escaped=arguments.escaped))
-    if beginning is not None:
-        raise ValueError("pass a prefix, or --from and --to, not both")
-    return EVERYTHING if start == b"" and end is None else between(start or b"", end)
+    found = [prefix(start_of) for start_of in prefixes if start_of is not None]
+    if start is not None or end is not None:
+        found.append(EVERYTHING if start == b"" and end is None else between(start or b"", end))
+    if arguments.all:
+        found.append(EVERYTHING)
+    if len(found) > 1:
+        raise ValueError("pass a prefix, or --from and --to, or --all: only one of them")
+    return found[0] if found else None
 
 
 def connect(arguments: argparse.Namespace) -> wbkv.Client[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from wbkv.cli import options, tables
-from wbkv.cli.text import escape, to_json
+from wbkv.cli.text import argument, escape, to_json
 from wbkv.data import EVERYTHING
 
 
@@ -21,6 +21,7 @@ class ScanCommand:
         add("prefix", metavar="PREFIX", nargs="?", help="prefix of the keys (default: all keys)")
         options.add_range(parser)
         add("--limit", type=options.count, default=0, metavar="N", help="maximum number of keys")
+        add("--after", metavar="KEY", help="continue behind this key, in the direction of the scan")
         add("--reverse", action="store_true", help="in descending order")
         how = parser.add_mutually_exclusive_group()
         how.add_argument("--keys", action="store_true", help="print only the keys")
@@ -34,17 +35,23 @@ class ScanCommand:
         """Run the command."""
         keys = options.range_of(arguments, arguments.prefix) or EVERYTHING
         reading = options.reading(arguments)
-        if arguments.count and (arguments.limit or arguments.reverse):
-            raise ValueError("--count counts the whole range: omit --limit and --reverse")
+        after = arguments.after
+        if arguments.count and (arguments.limit or arguments.reverse or after is not None):
+            raise ValueError("--count counts the whole range: omit --limit, --reverse and --after")
+        paging = options.Paging(
+            after=None if after is None else argument(after, escaped=arguments.escaped),
+            limit=arguments.limit,
+            reverse=arguments.reverse,
+        )
         with options.connect(arguments) as client:
             if arguments.count:
                 number = client.count(keys, **reading)
                 return options.print_result(arguments, {"count": number}, str(number))
             if arguments.keys:
-                for key in client.keys(keys, limit=arguments.limit, reverse=arguments.reverse, **reading):
+                for key in client.keys(keys, **paging, **reading):
                     options.print_json(to_json(key)) if arguments.json else options.print_line(escape(key))
                 return 0
-            entries = client.scan(keys, limit=arguments.limit, reverse=arguments.reverse, **reading)
+            entries = client.scan(keys, **paging, **reading)
             if arguments.json:
                 for entry in entries:
                     options.print_json(options.entry_json(entry))

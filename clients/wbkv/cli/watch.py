@@ -52,7 +52,7 @@ class WatchCommand:
 
 def _ranges(arguments: argparse.Namespace) -> list[KeyRange]:
     prefixes = [prefix(argument(text, escaped=arguments.escaped)) for text in arguments.prefix]
-    interval = options.range_of(arguments, None)
+    interval = options.range_of(arguments)
     return [*prefixes, *([] if interval is None else [interval])] or [EVERYTHING]
 
 

@@ -118,6 +118,11 @@ def failed(kind: ApiError.Kind, message: str, *, begun: bool = True, silent: boo
     return Failure(error, begun, heard=False, silent=silent)
 
 
+def nothing() -> Plan[None]:
+    """Emit nothing."""
+    yield from ()
+
+
 def mapped(plan: Plan[None], change: Callable[[Any], Any]) -> Plan[None]:
     """Run a plan with a function applied to every item that it emits."""
     answer: Any = None

@@ -52,7 +52,7 @@ class Holding:
     def condition(self) -> Condition:
         """Return the condition that this holder still has the lock."""
         if not self.token:
-            raise LockLost(f"the lock {self.key!r} is not held")
+            raise LockLost(f"the lock {self.key!r} is not held: it was released, or never acquired")
         return create_revision(self.key) == self.token
 
     def acquire(self, timeout_s: float | None) -> Plan[bool]:
@@ -140,8 +140,6 @@ class Holding:
 
     def release(self) -> Plan[bool]:
         """Release the lock. The result is whether it was still held."""
-        if not self.token:
-            return False
         condition = self.condition()
         try:
             result = yield from self._requests.transact((condition,), (delete(self.key),), (), None)

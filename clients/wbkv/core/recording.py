@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from wbkv.codecs import Codec
+from wbkv.codecs import Codecs
 from wbkv.core.calls import Calls
 from wbkv.core.effects import Plan
 from wbkv.core.requests import Requests, again
@@ -17,7 +17,7 @@ from wbkv.record.history import History, OpenTransaction, Step, text_of
 
 
 def requests_of(
-    calls: Calls, codec: Codec[V], consistency: Consistency, history: History | None
+    calls: Calls, codec: Codecs[V], consistency: Consistency, history: History | None
 ) -> Requests[V]:
     """Return the requests of a client, recorded if there is a history."""
     if history is None:
@@ -30,11 +30,11 @@ def requests_of(
 class Recorded(Requests[V]):
     """Requests that are recorded: `wbkv.record.history` says what is."""
 
-    def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency, history: History) -> None:
+    def __init__(self, calls: Calls, codec: Codecs[V], consistency: Consistency, history: History) -> None:
         super().__init__(calls, codec, consistency)
         self._history = history
 
-    def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Recorded[W]:
+    def using(self, codec: Codecs[W], consistency: Consistency | None = None) -> Recorded[W]:
         """Return these requests with another codec."""
         return Recorded(self.calls, codec, consistency or self.consistency, self._history)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, TypeVar
 
 from wbkv_proto.v1 import cluster_pb2 as cluster
 from wbkv_proto.v1 import kv_pb2 as kv
 
-from wbkv.codecs import Codec, Values
+from wbkv.codecs import Codecs, Values
 from wbkv.core import effects, streams
 from wbkv.core.calls import Calls, time_of
 from wbkv.core.effects import Ask, Failure, Plan
@@ -33,10 +33,13 @@ from wbkv.data import (
     W,
     key_bytes,
     keys_bytes,
+    later,
     range_of,
 )
 from wbkv.errors import LimitExceeded
 from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_of, result_of
+
+D = TypeVar("D")
 
 AGAIN: Final = 64
 AGAIN_BYTES: Final = 64 << 10
@@ -66,13 +69,13 @@ def _consistency(name: str) -> kv.Consistency:
 class Requests(Generic[V]):
     """The requests of a client, with its codec. Several may share their `Calls`."""
 
-    def __init__(self, calls: Calls, codec: Codec[V], consistency: Consistency) -> None:
+    def __init__(self, calls: Calls, codec: Codecs[V], consistency: Consistency) -> None:
         self.calls = calls
         self.values = Values(codec)
         self.consistency: Consistency = consistency
         self._consistency = _consistency(consistency)
 
-    def using(self, codec: Codec[W], consistency: Consistency | None = None) -> Requests[W]:
+    def using(self, codec: Codecs[W], consistency: Consistency | None = None) -> Requests[W]:
         """Return these requests with another codec."""
         return Requests(self.calls, codec, consistency or self.consistency)
 
@@ -104,11 +107,11 @@ class Requests(Generic[V]):
         return entry_of(response.entry, self.values)
 
     def get(
-        self, key: Key, revision: int, consistency: Consistency | None, timeout_s: float | None
-    ) -> Plan[V | None]:
+        self, key: Key, default: D, revision: int, consistency: Consistency | None, timeout_s: float | None
+    ) -> Plan[V | D]:
         """Read a key's value."""
         entry = yield from self.entry(key, revision, consistency, timeout_s)
-        return None if entry is None else entry.value
+        return default if entry is None else entry.value
 
     def entries(
         self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
@@ -133,11 +136,16 @@ class Requests(Generic[V]):
         return found
 
     def get_many(
-        self, keys: Iterable[Key], revision: int, consistency: Consistency | None, timeout_s: float | None
-    ) -> Plan[list[V | None]]:
+        self,
+        keys: Iterable[Key],
+        default: D,
+        revision: int,
+        consistency: Consistency | None,
+        timeout_s: float | None,
+    ) -> Plan[list[V | D]]:
         """Read several values in one request."""
         found = yield from self.entries(keys, revision, consistency, timeout_s)
-        return [None if entry is None else entry.value for entry in found]
+        return [default if entry is None else entry.value for entry in found]
 
     def scan(
         self,
@@ -149,14 +157,20 @@ class Requests(Generic[V]):
         revision: int,
         consistency: Consistency | None,
         timeout_s: float | None,
+        after: Key | None = None,
         partitions: Iterable[int] | None = None,
         columns: bool = False,
     ) -> Plan[None]:
-        """Scan a range: emits `streams.Page`."""
+        """Scan a range: emits `streams.Page`. With `after`, only what is behind that key."""
         if not isinstance(limit, int) or limit < 0:
             raise ValueError(f"the limit must be a positive int, or 0 for none, not {limit!r}")
         asked = range_of(keys)
         level, at_least = self._level(consistency, revision)
+        if after is not None:
+            rest = self.calls.router.beyond(asked, key_bytes(after), reverse=reverse)
+            if rest is None:
+                return effects.nothing()
+            asked = rest
         request = kv.ScanRequest(
             limit=limit, reverse=reverse, shape=shape, columns=columns, partitions=_partitions(partitions),
             consistency=level, revision=revision, min_revision=at_least,
@@ -322,11 +336,20 @@ class Requests(Generic[V]):
         """End a snapshot."""
         yield from self.calls.read(effects.RELEASE, kv.ReleaseSnapshotRequest(name=name), None, timeout_s)
 
-    def compact(self, revision: int, timeout_s: float | None) -> Plan[None]:
-        """Discard versions that only reads below a revision need."""
+    def oldest_kept(self, revision: int | None, keep_s: float, now: int) -> int:
+        """Return the revision of so many seconds before another."""
+        if revision is not None:
+            raise ValueError("pass a revision or keep, not both")
+        if not (isinstance(keep_s, int | float) and 0 <= keep_s < float("inf")):
+            raise ValueError(f"keep must be a number of seconds, not {keep_s!r}")
+        return max(later(now, -keep_s), 1)
+
+    def compact(self, revision: int | None, timeout_s: float | None) -> Plan[int]:
+        """Discard versions that only reads below a revision need. The result is the revision."""
         if not isinstance(revision, int) or revision < 1:
             raise ValueError(f"the revision must be a positive int, not {revision!r}")
         yield from self.calls.read(effects.COMPACT, kv.CompactRequest(revision=revision), None, timeout_s)
+        return revision
 
     def watch(self, ranges: Sequence[Keys], after: int | None, timeout_s: float | None) -> Plan[None]:
         """Follow changes: emits `streams.Progress`."""

@@ -157,6 +157,18 @@ class Router:
         """Return the lowest possible key above this one; None if there is none."""
         return key + b"\0" if len(key) < self._key_bytes else prefix(key).end
 
+    def beyond(self, keys: KeyRange, key: bytes, *, reverse: bool) -> KeyRange | None:
+        """Return the rest of a range behind a key, in the direction of a scan; None if it is empty."""
+        start, end = keys.start, keys.end
+        if reverse:
+            end = key if end is None else min(key, end)
+        else:
+            above = self.after(key)
+            if above is None:
+                return None
+            start = max(start, above)
+        return None if end is not None and start >= end else KeyRange(start, end)
+
     def address_for(self, key: bytes | None, tries: int, tried: Iterable[str] = ()) -> str:
         """Return the node to ask next for a key: first the leader of its partition, then the others."""
         leader = None

@@ -2,8 +2,9 @@
 
 Reads are strict, each at its own moment, and remembered; writes are buffered until the commit. The commit is
 one ordered transaction: the conditions that every key read still has its revision, and that no range read
-has changed since; and the writes. So a transaction that commits is strictly serializable, phantoms included,
-and one that does not has written nothing. A transaction that read once and wrote nothing needs no commit.
+has changed since; and the writes, the removals of ranges first. So a transaction that commits is strictly
+serializable, phantoms included, and one that does not has written nothing. A transaction that read once and
+wrote nothing needs no commit.
 
 A transaction that conflicts again and again reserves what it has read before it is retried: all nodes then
 delay other clients' writes of these keys for a moment. What commits does not depend on that.
@@ -14,21 +15,34 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable
-from typing import Final, Generic
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
 from wbkv import codecs
+from wbkv.codecs import Values
 from wbkv.core.calls import backoff, time_of
-from wbkv.core.effects import Emit, Plan, Wait, mapped
+from wbkv.core.effects import Emit, Plan, Wait, mapped, nothing
 from wbkv.core.environment import Environment
 from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
 from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, keys_bytes, range_of
 from wbkv.errors import Aborted, Error, Forked, OperationFailed
-from wbkv.operations import INT64_MAX, INT64_MIN, Condition, Delete, Operation, Put, Unchanged, add
+from wbkv.operations import (
+    INT64_MAX,
+    INT64_MIN,
+    Condition,
+    Delete,
+    DeleteRange,
+    Operation,
+    Put,
+    Unchanged,
+    add,
+)
+
+D = TypeVar("D")
 
 NAMED: Final = 3
 """How many keys an error names."""
@@ -60,17 +74,18 @@ _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 """The store's format of numbers."""
 
 
-class Attempt(Generic[V]):
-    """One run of a transaction."""
+class Attempt:
+    """One run of a transaction. It keeps values as bytes: `values` converts those of a call."""
 
-    def __init__(self, requests: Requests[V], timeout_s: float | None) -> None:
+    def __init__(self, requests: Requests[Any], timeout_s: float | None) -> None:
         self._requests = requests
-        self._values = requests.values
         self._raw = requests.using(codecs.BYTES, "strict")
         self._timeout_s = None if timeout_s is None else time_of(timeout_s, timeout_s)
         self._pid = os.getpid()
         self._read: dict[bytes, Entry[bytes] | None] = {}
         self._ranges: list[_Protected] = []
+        self._removed: list[KeyRange] = []
+        """Ranges to be removed, before the writes."""
         self._writes: dict[bytes, bytes | None] = {}
         """None: the key is to be removed."""
         self._trips = 0
@@ -84,6 +99,14 @@ class Attempt(Generic[V]):
         self.revision = 0
         """The revision of the commit, if the transaction wrote."""
 
+    @property
+    def state(self) -> str:
+        """How far the attempt has come, in words."""
+        read = f"{len(self._read)} keys and {len(self._ranges)} ranges read"
+        written = f"{len(self._writes)} keys written"
+        removed = f", {len(self._removed)} ranges removed" if self._removed else ""
+        return f"{self.ended or 'open'}, {read}, {written}{removed}"
+
     def _check_open(self) -> None:
         if self.ended:
             raise Error(f"the transaction {self.ended}: begin another one")
@@ -92,15 +115,16 @@ class Attempt(Generic[V]):
 
     # Reads
 
-    def entries(self, keys: Iterable[Key]) -> Plan[list[Entry[V] | None]]:
+    def entries(self, values: Values[V], keys: Iterable[Key]) -> Plan[list[Entry[V] | None]]:
         """Read keys; those that were not read before in one request."""
         self._check_open()
         raws = keys_bytes(keys)
         yield from self._fetch(raws)
-        return [self._seen(raw) for raw in raws]
+        found = map(self._seen, raws)
+        return [None if entry is None else values.entry(entry) for entry in found]
 
     def _fetch(self, keys: Iterable[bytes]) -> Plan[None]:
-        missing = [key for key in dict.fromkeys(keys) if key not in self._writes and key not in self._read]
+        missing = [key for key in dict.fromkeys(keys) if not self._is_written(key) and key not in self._read]
         for key in [key for key in missing if key in self._returned]:
             self._read[key] = self._returned[key]
             missing.remove(key)
@@ -114,74 +138,90 @@ class Attempt(Generic[V]):
         for key, entry in zip(missing, found, strict=True):
             self._read.setdefault(key, entry)  # another task may have read it meanwhile, and used that
 
-    def entry(self, key: Key) -> Plan[Entry[V] | None]:
+    def entry(self, values: Values[V], key: Key) -> Plan[Entry[V] | None]:
         """Read one key."""
-        found = yield from self.entries((key,))
+        found = yield from self.entries(values, (key,))
         return found[0]
 
-    def get(self, key: Key) -> Plan[V | None]:
+    def get(self, values: Values[V], key: Key, default: D) -> Plan[V | D]:
         """Read one value."""
-        found = yield from self.entries((key,))
-        return None if found[0] is None else found[0].value
+        found = yield from self.entries(values, (key,))
+        return default if found[0] is None else found[0].value
 
-    def get_many(self, keys: Iterable[Key]) -> Plan[list[V | None]]:
+    def get_many(self, values: Values[V], keys: Iterable[Key], default: D) -> Plan[list[V | D]]:
         """Read several values."""
-        found = yield from self.entries(keys)
-        return [None if entry is None else entry.value for entry in found]
+        found = yield from self.entries(values, keys)
+        return [default if entry is None else entry.value for entry in found]
 
-    def _seen(self, key: bytes) -> Entry[V] | None:
+    def _is_written(self, key: bytes) -> bool:
+        return key in self._writes or any(key in keys for keys in self._removed)
+
+    def _seen(self, key: bytes) -> Entry[bytes] | None:
         """Return a key with the writes of this transaction."""
-        if key in self._writes:
-            return self._written(key, self._writes[key])
-        return self._decoded(self._read[key])
+        if self._is_written(key):
+            return _written(key, self._writes.get(key))
+        return self._read[key]
 
-    def _written(self, key: bytes, value: bytes | None) -> Entry[V] | None:
-        """Return a key that this transaction has written. It has no revision yet."""
-        return None if value is None else Entry(key, self._values.decode(key, value), 0, 0, 0)
+    def scan(
+        self, values: Values[V], keys: Keys, after: Key | None, limit: int, *, reverse: bool
+    ) -> Plan[None]:
+        """Emit lists of entries, at least as many as the limit allows."""
+        rows = self.rows(keys, after, limit, reverse=reverse)
+        return rows if values.plain else mapped(rows, lambda page: [values.entry(entry) for entry in page])
 
-    def _decoded(self, entry: Entry[bytes] | None) -> Entry[V] | None:
-        if entry is None:
-            return None
-        return Entry(entry.key, self._values.decode(entry.key, entry.value), *entry[2:])
-
-    def scan(self, keys: Keys, limit: int, *, reverse: bool) -> Plan[None]:
-        """Emit lists of entries, at least as many as the limit allows. The part of the range that was read is
+    def rows(
+        self, keys: Keys, after: Key | None, limit: int, *, reverse: bool, shape: kv.Shape = kv.ENTRIES
+    ) -> Plan[None]:
+        """Emit lists of entries with bytes, or without values. The part of the range that was read is
         protected from changes before the commit.
         """
         self._check_open()
         asked = range_of(keys)
+        if after is not None:
+            rest = self._raw.calls.router.beyond(asked, key_bytes(after), reverse=reverse)
+            if rest is None:
+                return nothing()
+            asked = rest
+        removed = [keys for keys in self._removed if keys.overlaps(asked)]
         mine = {key: value for key, value in self._writes.items() if key in asked}
+        enough = limit + len(mine) if limit and not removed else 0
         pages = self._raw.scan(
-            asked, limit=limit + len(mine) if limit else 0, reverse=reverse, shape=kv.ENTRIES,
+            asked, limit=enough, reverse=reverse, shape=shape,
             revision=0, consistency=None, timeout_s=self._timeout_s,
         )  # fmt: skip
-        return self._overlaid(pages, asked, limit, mine, reverse=reverse)
+        return self._overlaid(pages, asked, enough, mine, removed, reverse=reverse)
 
     def _overlaid(
         self,
         pages: Plan[None],
         asked: KeyRange,
-        limit: int,
+        enough: int,
         mine: dict[bytes, bytes | None],
+        removed: Sequence[KeyRange],
         *,
         reverse: bool,
     ) -> Plan[None]:
-        """Emit the pages with the writes that this transaction had made when the scan began."""
-        enough = limit + len(mine) if limit else 0
+        """Emit the pages with the writes that this transaction had made when the scan began. `enough` is how
+        many entries of the store were asked for; 0: all.
+        """
         written = deque(sorted(mine, reverse=reverse))
         protected = _Protected(asked)
         seen = 0
 
-        def take(page: Page) -> list[Entry[V]]:
+        def take(page: Page) -> list[Entry[bytes]]:
             nonlocal seen
             entries = self._raw.page_entries(page)
             seen += len(entries)
             last = entries[-1].key if entries else None
             protected.came(page.revision, last, self._raw.calls.router, reverse=reverse)
-            found = [self._decoded(entry) for entry in entries if entry.key not in mine]
+            found: list[Entry[bytes] | None] = [
+                entry
+                for entry in entries
+                if entry.key not in mine and not any(entry.key in keys for keys in removed)
+            ]
             while written and last is not None and (written[0] >= last if reverse else written[0] <= last):
                 key = written.popleft()
-                found.append(self._written(key, mine[key]))
+                found.append(_written(key, mine[key]))
             return sorted(filter(None, found), key=_key_of, reverse=reverse)
 
         self._check_open()
@@ -190,20 +230,24 @@ class Attempt(Generic[V]):
         yield from mapped(pages, take)
         if not enough or seen < enough:
             protected.whole()
-        yield Emit([entry for key in written if (entry := self._written(key, mine[key])) is not None])
+        yield Emit([entry for key in written if (entry := _written(key, mine[key])) is not None])
 
     # Writes
 
-    def put(self, key: Key, value: V) -> None:
+    def put(self, values: Values[V], key: Key, value: V) -> None:
         """Buffer a write."""
         self._check_open()
         raw = key_bytes(key)
-        self._writes[raw] = self._values.encode(raw, value)
+        self._writes[raw] = values.encode(raw, value)
 
-    def delete(self, key: Key) -> None:
-        """Buffer a removal."""
+    def delete(self, keys: Key | KeyRange) -> None:
+        """Buffer the removal of a key, or of a range with what this transaction has written there."""
         self._check_open()
-        self._writes[key_bytes(key)] = None
+        if isinstance(keys, KeyRange):
+            self._removed.append(keys)
+            self._writes = {key: value for key, value in self._writes.items() if key not in keys}
+        else:
+            self._writes[key_bytes(keys)] = None
 
     def add(self, key: Key, amount: int) -> Plan[int]:
         """Read a number, and buffer the sum."""
@@ -218,10 +262,10 @@ class Attempt(Generic[V]):
         self._writes[raw] = b"%d" % number
         return number
 
-    def append(self, key: Key, value: V) -> Plan[int]:
+    def append(self, values: Values[V], key: Key, value: V) -> Plan[int]:
         """Read a value, and buffer a longer one."""
         raw = key_bytes(key)
-        more = self._values.encode(raw, value)
+        more = values.encode(raw, value)
         base = yield from self._base(raw)
         longer = self._writes[raw] = (base or b"") + more
         return len(longer)
@@ -230,9 +274,7 @@ class Attempt(Generic[V]):
         """Return the bytes of a key, with the writes of this transaction."""
         self._check_open()
         yield from self._fetch([key])
-        if key in self._writes:
-            return self._writes[key]
-        entry = self._read[key]
+        entry = self._seen(key)
         return None if entry is None else entry.value
 
     # The end
@@ -242,7 +284,8 @@ class Attempt(Generic[V]):
         self._check_open()
         self.ended = TRIED
         writes: list[Operation] = [
-            Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()
+            *(DeleteRange(keys) for keys in self._removed),
+            *(Delete(key) if value is None else Put(key, value) for key, value in self._writes.items()),
         ]
         if writes or self._trips > 1:
             result = yield from self._raw.commit(
@@ -257,7 +300,7 @@ class Attempt(Generic[V]):
             self.revision = result.revision if writes else 0
         self.ended = COMMITTED
 
-    def next(self, timeout_s: float | None) -> Attempt[V]:
+    def next(self, timeout_s: float | None) -> Attempt:
         """Return the next attempt after an aborted one. It uses the values that the abort returned."""
         attempt = Attempt(self._requests, timeout_s)
         if self._returned:
@@ -265,7 +308,7 @@ class Attempt(Generic[V]):
             attempt._trips = 1
         return attempt
 
-    def reserved_next(self, patience: Patience) -> Plan[Attempt[V]]:
+    def reserved_next(self, patience: Patience) -> Plan[Attempt]:
         """Return the next attempt, which reads anew, with what this one has read reserved for it."""
         name = patience.reserve(self._requests.calls.seen)
         ranges = [part.range for part in self._ranges]
@@ -290,6 +333,8 @@ class Attempt(Generic[V]):
 
     def roll_back(self) -> None:
         """End the attempt without writing."""
+        if self.ended == COMMITTED:
+            raise Error("the transaction was committed: it cannot be rolled back")
         self.ended = self.ended or "was rolled back"
 
     def _conditions(self) -> list[Condition]:
@@ -305,6 +350,11 @@ class Attempt(Generic[V]):
         changed = [names[index] for index in unmet]
         others = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         return f"another transaction has changed {', '.join(changed[:NAMED])}{others}: retry this one"
+
+
+def _written(key: bytes, value: bytes | None) -> Entry[bytes] | None:
+    """Return a key that a transaction has written. It has no revision yet."""
+    return None if value is None else Entry(key, value, 0, 0, 0)
 
 
 class _Protected:
@@ -328,7 +378,7 @@ class _Protected:
         self.range = self._asked
 
 
-def _key_of(entry: Entry[V]) -> bytes:
+def _key_of(entry: Entry[bytes]) -> bytes:
     return entry.key
 
 

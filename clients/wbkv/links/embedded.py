@@ -58,11 +58,16 @@ def backend(name: str) -> Any:
     raise Error(f"this needs the store{missing}: pip install 'wbkv[server]'")
 
 
-def open_store(path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None) -> Store:
+def open_store(
+    path: str | os.PathLike[str] | None,
+    partitions: int | None,
+    durability: str | None,
+    keep_history: str | None = None,
+) -> Store:
     """Open an embedded store. None keeps the stored value, or is the default for a new store."""
     open_: Any = backend("embedded")
     try:
-        store: Store = open_(path, partitions=partitions, durability=durability)
+        store: Store = open_(path, partitions=partitions, durability=durability, keep_history=keep_history)
     except Exception as error:
         raise error_of(_failure(error).error) from error
     return store
@@ -119,10 +124,14 @@ class EmbeddedLink(_Embedded):
 
     @classmethod
     def opened(
-        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+        cls,
+        path: str | os.PathLike[str] | None,
+        partitions: int | None,
+        durability: str | None,
+        keep_history: str | None = None,
     ) -> Self:
         """Open the store."""
-        return cls(open_store(path, partitions, durability))
+        return cls(open_store(path, partitions, durability, keep_history))
 
     def ask(self, ask: Ask) -> Message | Failure:
         """Send a request, and wait for its response."""
@@ -165,10 +174,14 @@ class AsyncEmbeddedLink(_Embedded):
 
     @classmethod
     async def opened(
-        cls, path: str | os.PathLike[str] | None, partitions: int | None, durability: str | None
+        cls,
+        path: str | os.PathLike[str] | None,
+        partitions: int | None,
+        durability: str | None,
+        keep_history: str | None = None,
     ) -> Self:
         """Open the store, in another thread."""
-        return cls(await asyncio.to_thread(open_store, path, partitions, durability))
+        return cls(await asyncio.to_thread(open_store, path, partitions, durability, keep_history))
 
     def ask(self, ask: Ask) -> Awaitable[Message | Failure]:
         """Send a request, and wait for its response."""

@@ -101,6 +101,9 @@ class History:
         self._close = weakref.finalize(self, self._lines.close)
         self._lines.add(_json_of({"history": model, "version": VERSION}))
 
+    def __repr__(self) -> str:
+        return f"<wbkv.History of the model {self.model}{'' if self._close.alive else ', closed'}>"
+
     def flush(self) -> None:
         """Write all buffered lines."""
         with self._lock:

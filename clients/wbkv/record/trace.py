@@ -155,6 +155,9 @@ class Trace:
         self._lines = Lines(file, "trace")
         self._close = weakref.finalize(self, self._lines.close)
 
+    def __repr__(self) -> str:
+        return f"<wbkv.Trace of run {self.run}{'' if self._close.alive else ', closed'}>"
+
     def flush(self) -> None:
         """Write all buffered lines."""
         if not self._lines.foreign:

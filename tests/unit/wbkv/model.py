@@ -105,7 +105,10 @@ class ModelStore:
             is_new = old is None or key in removed
             created, version = (self.revision, 1) if is_new else (created, version + 1)
             self.history.setdefault(key, []).append((self.revision, value, created, version))
-            events.append(kv.Event(key=key, value=value, create_revision=created, version=version))
+            there = value is not None
+            events.append(
+                kv.Event(key=key, value=value, create_revision=created * there, version=version * there)
+            )
         self.log.append((self.revision, events))
         return self.revision
 
@@ -186,6 +189,15 @@ class ModelStore:
         if kind == "put":
             writes[asked.key] = asked.value
             return kv.OperationResult(written=kv.Written())
+        if kind == "delete_range":
+            before = {entry.key: entry.value for entry in self.found(asked.range)}
+            gone = [
+                key
+                for key, value in (before | writes).items()
+                if key in range_of(asked.range) and value is not None
+            ]
+            writes.update(dict.fromkeys(gone))
+            return kv.OperationResult(deleted=kv.Deleted(count=len(gone)))
         if kind == "delete":
             writes[asked.key] = None
             return kv.OperationResult(deleted=kv.Deleted(count=int(self.entry(asked.key) is not None)))

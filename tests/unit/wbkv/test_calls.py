@@ -70,7 +70,7 @@ def test_keys_are_where_the_store_has_them(scheme: machine.Scheme, partitions: i
 def test_a_call_goes_to_the_leader_of_its_key(link: ModelLink, requests: Requests[bytes]) -> None:
     drive(link, requests.put("a", b"1", None))
     drive(link, requests.put("z", b"1", None))
-    drive(link, requests.get("z", 0, None, None))
+    drive(link, requests.get("z", None, 0, None, None))
     drive(link, requests.transact((wbkv.exists("a"),), (wbkv.put("x", b""),), (), None))
     assert link.addresses == [H1, H2, H2, H2]
     assert not link.kinds("Topology")
@@ -127,10 +127,10 @@ def test_a_caller_in_a_hurry_says_nothing_of_the_node(link: ModelLink, requests:
 
 
 def test_the_map_is_asked_for_when_it_is_old(link: ModelLink, requests: Requests[bytes]) -> None:
-    drive(link, requests.get("a", 0, None, None))
+    drive(link, requests.get("a", None, 0, None, None))
     link.clock.now += REFRESH_S + 1
-    drive(link, requests.get("a", 0, None, None))
-    drive(link, requests.get("a", 0, None, None))
+    drive(link, requests.get("a", None, 0, None, None))
+    drive(link, requests.get("a", None, 0, None, None))
     assert [ask.method.name for ask in link.asked] == ["Get", "Topology", "Get", "Get"]
 
 
@@ -147,7 +147,7 @@ def test_asking_for_the_map_takes_no_longer_than_the_call_may(
     clock.now += REFRESH_S + 1
     begun = clock.now
     with pytest.raises(wbkv.DeadlineExceeded):
-        drive(link, requests.get("a", 0, None, 0.5))
+        drive(link, requests.get("a", None, 0, None, 0.5))
     assert clock.now - begun <= 0.5 + 1e-9
 
 
@@ -282,7 +282,7 @@ def test_a_write_is_not_repeated_for_longer_than_it_is_remembered(
 
 CALLS: dict[str, Callable[[Requests[bytes]], Any]] = {
     "put": lambda requests: requests.put("a", b"1", 3.0),
-    "get": lambda requests: requests.get("a", 0, None, 3.0),
+    "get": lambda requests: requests.get("a", None, 0, None, 3.0),
     "reading txn": lambda requests: requests.transact((), (wbkv.get("a"),), (), 3.0),
 }
 
@@ -489,8 +489,8 @@ def test_what_was_seen_never_goes_back(requests: Requests[bytes]) -> None:
 def test_reads_and_writes_carry_what_was_seen(link: ModelLink, requests: Requests[bytes]) -> None:
     revision = drive(link, requests.put("a", b"1", None))
     drive(link, requests.put("a", b"2", None))
-    drive(link, requests.get("a", 0, "serializable", None))
-    drive(link, requests.get("a", 0, None, None))
+    drive(link, requests.get("a", None, 0, "serializable", None))
+    drive(link, requests.get("a", None, 0, None, None))
     asked: list[Any] = [ask.request for ask in link.asked]
     assert [each.min_revision for each in asked] == [0, revision, revision + 10, 0]
 
@@ -498,9 +498,9 @@ def test_reads_and_writes_carry_what_was_seen(link: ModelLink, requests: Request
 @pytest.mark.parametrize("wrong", [-1, "1", 1.5, None])
 def test_revisions_that_are_none(link: ModelLink, requests: Requests[bytes], wrong: Any) -> None:
     with pytest.raises(ValueError, match="revision"):
-        drive(link, requests.get("a", wrong, None, None))
+        drive(link, requests.get("a", None, wrong, None, None))
     with pytest.raises(ValueError, match="consistency"):
-        drive(link, requests.get("a", 0, "eventual", None))  # type: ignore[arg-type]  # that is the test
+        drive(link, requests.get("a", None, 0, "eventual", None))  # type: ignore[arg-type]  # that is the test
     assert not link.asked
 
 

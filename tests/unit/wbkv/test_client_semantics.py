@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import wbkv
 from wbkv.client import Client
+from wbkv.codecs import Values
 from wbkv.core.effects import Ask, Plan
 from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import WINDOW, Identity
@@ -21,6 +22,8 @@ from kvstore.machine import sessions
 from tests.unit.wbkv.model import ModelLink, drive, lost, script, told
 
 # Interactive transactions
+
+BYTES = Values(wbkv.codecs.BYTES)
 
 
 def test_what_is_written_during_a_scan_takes_nothing_away_from_it(
@@ -58,9 +61,11 @@ def interleave(
 def test_tasks_of_one_transaction_read_the_same(link: ModelLink, requests: Requests[bytes]) -> None:
     link.store.put(b"a", b"1")
     attempt = Attempt(requests, None)
-    values = interleave(link, attempt.get("a"), attempt.get("a"), lambda: link.store.put(b"a", b"2"))
+    values = interleave(
+        link, attempt.get(BYTES, "a", None), attempt.get(BYTES, "a", None), lambda: link.store.put(b"a", b"2")
+    )
     assert values == [b"1", b"1"]
-    attempt.put("b", b"")
+    attempt.put(BYTES, "b", b"")
     with pytest.raises(wbkv.Aborted):
         drive(link, attempt.commit())
 

@@ -77,7 +77,7 @@ class Against(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEY, max_size=4))
     def get_many(self, keys: list[bytes]) -> None:
-        found = self.call(self.requests.get_many(keys, 0, None, None))
+        found = self.call(self.requests.get_many(keys, None, 0, None, None))
         assert found == [self.expected.get(key) for key in keys]
 
     @rule(start=KEY, reverse=st.booleans(), limit=st.integers(0, 3))

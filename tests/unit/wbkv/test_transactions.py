@@ -51,20 +51,50 @@ def test_it_sees_what_it_wrote(link: ModelLink, client: wbkv.Client[bytes]) -> N
 
 
 KEY = st.sampled_from([b"b%d" % i for i in range(6)])
+BOUND = st.integers(0, 6).map(lambda i: b"b%d" % i)
+STEP = st.one_of(
+    st.tuples(st.just("put"), KEY),
+    st.tuples(st.just("delete"), KEY),
+    st.tuples(BOUND, BOUND).filter(lambda bounds: bounds[0] < bounds[1]),
+)
+"""A write of a transaction; two keys bound a range to be removed."""
+
+Step = tuple[str, bytes] | tuple[bytes, bytes]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def apply(tx: wbkv.Transaction[bytes] | aio.Transaction[bytes], steps: list[Step]) -> None:
+    for first, key in steps:
+        if first == "put":
+            tx.put(key, b"mine")
+        else:
+            tx.delete(key if isinstance(first, str) else wbkv.between(first, key))
+
+
+def applied(store: dict[bytes, bytes], steps: list[Step]) -> dict[bytes, bytes]:
+    """What the steps make of a store: the obvious way."""
+    found = dict(store)
+    for first, last in steps:
+        if first == "put":
+            found[last] = b"mine"
+        elif isinstance(first, str):
+            found.pop(last, None)
+        else:
+            found = {key: value for key, value in found.items() if not first <= key < last}
+    return found
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    stored=st.sets(KEY), written=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"mine"))),
-    meanwhile=st.dictionaries(KEY, st.one_of(st.none(), st.just(b"later"))), limit=st.integers(0, 5),
-    reverse=st.booleans(), page=st.integers(1, 3),
+    stored=st.sets(KEY), written=st.lists(STEP, max_size=5), meanwhile=st.lists(STEP, max_size=3),
+    after=st.one_of(st.none(), BOUND), limit=st.integers(0, 5), reverse=st.booleans(), page=st.integers(1, 3),
 )  # fmt: skip
 def test_a_scan_is_of_the_store_with_its_writes(
     clock: Clock,
     requests: Requests[bytes],
     stored: set[bytes],
-    written: dict[bytes, bytes | None],
-    meanwhile: dict[bytes, bytes | None],
+    written: list[Step],
+    meanwhile: list[Step],
+    after: bytes | None,
     limit: int,
     reverse: bool,  # noqa: FBT001 - drawn
     page: int,
@@ -73,34 +103,92 @@ def test_a_scan_is_of_the_store_with_its_writes(
     link = ModelLink(clock, page=page)
     for key in stored:
         link.store.put(key, b"old")
-    expected: dict[bytes, bytes | None] = {**dict.fromkeys(stored, b"old"), **written}
-    there = sorted((key, value) for key, value in expected.items() if value is not None)
-    there = (there[::-1] if reverse else there)[: limit or None]
-
-    def apply(
-        tx: wbkv.Transaction[bytes] | aio.Transaction[bytes], writes: dict[bytes, bytes | None]
-    ) -> None:
-        for key, value in writes.items():
-            if value is None:
-                tx.delete(key)
-            else:
-                tx.put(key, value)
+    old = dict.fromkeys(stored, b"old")
+    expected = applied(old, written)
+    there = sorted(expected.items(), reverse=reverse)
+    if after is not None:
+        there = [row for row in there if (row[0] < after if reverse else row[0] > after)]
+    there = there[: limit or None]
 
     async def as_twin() -> list[tuple[bytes, bytes]]:
         other = aio.Client(ModelTasks(link), requests).transaction()
         apply(other, written)
-        return [(e.key, e.value) async for e in other.scan("b", limit=limit, reverse=reverse)]
+        return [(e.key, e.value) async for e in other.scan("b", after=after, limit=limit, reverse=reverse)]
 
+    assert asyncio.run(as_twin()) == there
     with wbkv.Client(link, requests).transaction() as tx:
         apply(tx, written)
         found: list[tuple[bytes, bytes]] = []
-        for entry in tx.scan("b", limit=limit, reverse=reverse):
+        for entry in tx.scan("b", after=after, limit=limit, reverse=reverse):
             if not found:
                 apply(tx, meanwhile)
             found.append((entry.key, entry.value))
         assert found == there
-        tx.rollback()
-    assert asyncio.run(as_twin()) == there
+        if not found:
+            apply(tx, meanwhile)
+        expected = applied(expected, meanwhile)
+        assert tx.count("b") == len(expected)
+        keys = [b"b%d" % i for i in range(6)]
+        assert tx.get_many(keys, b"none") == [expected.get(key, b"none") for key in keys]
+    assert {entry.key: entry.value for entry in wbkv.Client(link, requests).scan("b")} == expected
+
+
+def test_the_twin_scans_alike(link: ModelLink, aclient: aio.Client[bytes]) -> None:
+    fill(link, "k0", "k1", "k2", "k3")
+
+    async def main() -> list[bytes]:
+        async with aclient.transaction() as tx:
+            tx.delete(wbkv.between("k1", "k2"))
+            assert await tx.count("k") == 3
+            return [entry.key async for entry in tx.scan("k", after="k3", reverse=True)]
+
+    assert asyncio.run(main()) == [b"k2", b"k0"]
+
+
+def test_a_range_is_removed_with_what_others_have_added(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    fill(link, "k1", "k2", "l")
+    with client.transaction() as tx:
+        tx.put("k2", b"mine")
+        tx.delete(wbkv.prefix("k"))
+        assert tx.get_many(["k1", "k2"]) == [None, None]
+        assert tx.add("k5") == 1
+        tx.put("k4", b"later")
+        link.store.put(b"k3", b"of another")
+    assert len(link.kinds("Get")) == 0  # what is removed need not be read
+    assert [entry.key for entry in client.scan(wbkv.EVERYTHING)] == [b"k4", b"k5", b"l"]
+    with pytest.raises(wbkv.Aborted, match="KeyRange"), client.transaction() as tx:  # noqa: PT012 - the block's end raises
+        assert tx.count("k") == 2
+        tx.delete(wbkv.prefix("k"))
+        link.store.put(b"k6", b"phantom")
+    assert client.count("k") == 3
+
+
+def test_a_count_is_protected(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    fill(link, "k1", "k2")
+    with pytest.raises(wbkv.Aborted, match="KeyRange"), client.transaction() as tx:  # noqa: PT012 - the block's end raises
+        assert tx.count("k") == 2
+        tx.put("w", b"")
+        link.store.put(b"k3", b"phantom")
+    assert protected(link) == [wbkv.prefix("k")]
+    with client.transaction() as tx:
+        assert [entry.key for entry in tx.scan("k", after="k3")] == []
+        assert [entry.key for entry in tx.scan("k", after="k2")] == [b"k3"]
+        tx.put("w", b"")
+        link.store.put(b"k1", b"before what was read")
+    assert protected(link)[-1].start == b"k2\0"
+
+
+def test_several_types_in_one_transaction(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    link.store.put(b"n", b"3")
+    with client.transaction() as tx:
+        numbers, texts = tx.using(wbkv.codecs.INTEGER), tx.using(wbkv.codecs.TEXT)
+        texts.put("t", f"n was {numbers.get('n')}")
+        numbers.put("n", 4)
+        assert (tx.get("n"), texts.get("n"), numbers.get("n")) == (b"4", "4", 4)
+        assert [entry.value for entry in texts.scan(wbkv.EVERYTHING)] == ["4", "n was 3"]
+    assert (numbers.revision, len(link.store.log)) == (link.store.revision, 2)
+    with pytest.raises(wbkv.Error, match="was committed"):
+        texts.put("t", "")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +409,7 @@ def test_wrong_arguments_are_refused_at_once(link: ModelLink, client: wbkv.Clien
         with pytest.raises(TypeError, match="value of b'a'"):
             tx.put("a", "text")  # type: ignore[arg-type]  # that is the test
         with pytest.raises(TypeError, match="key"):
-            tx.delete(wbkv.prefix("a"))  # type: ignore[arg-type]  # that is the test
+            tx.delete(["a"])  # type: ignore[arg-type]  # that is the test
     with pytest.raises(ValueError, match="timeout"):
         client.transaction(timeout=0)
     assert not link.asked

@@ -45,6 +45,8 @@ from multicast.protocol import Timing
         ({"level": "store", "clock": "logical"}, 'clock: "logical" is not valid at the store level'),
         ({"level": "store", "regions": True}, "regions: clients of the store have no region"),
         ({"conditions": True}, "conditions: only transactions have conditions"),
+        ({"keys": 100}, "keys: only transactions have keys"),
+        ({"level": "store", "keys": -1}, "keys: -1 is not in 0..1000000000"),
     ],
 )
 def test_an_invalid_field_is_named(wrong: dict[str, Any], complaint: str) -> None:

@@ -17,6 +17,14 @@ from hypothesis import strategies as st
 
 from kvstore.config.addresses import INCARNATION_MAX, NodeId
 from kvstore.config.checks import CLOCKS, DELAY_MAX_MS, DURABILITY, ConfigError
+from kvstore.config.history import (
+    KEEP_BYTES_MIN,
+    KEEP_HISTORY,
+    KEEP_MAX_S,
+    KeepHistory,
+    parse_duration,
+    show_duration,
+)
 from kvstore.config.model import Config, NodeConfig, default_members
 from kvstore.config.toml import dump_config, load_config
 from multicast import PROTOCOLS, VARIANTS
@@ -139,6 +147,8 @@ OWN = [
     ('data = "n1"', 'data = "elsewhere"'),
     ("127.0.0.1:7101", "127.0.0.1:7111"),
     ("n1-n3 = 2.5", "n1-n3 = 3"),
+    ("[delays]", '[store]\nkeep_history = "1d"\n[delays]'),
+    ("[delays]", "[store]\nkeep_history_bytes = 1048576\n[delays]"),
     ("[delays]", '[trace]\ndeliveries = "traces"\n[delays]'),
     ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\nincarnation = "c"\n[groups.0]'),
     ("[groups.0]", '[nodes.spare]\naddress = "h:1"\ndata = "s"\n[groups.0]'),
@@ -548,6 +558,13 @@ def configs(draw: st.DrawFn) -> Config:
         "durability": draw(st.sampled_from(DURABILITY)),
         **draw(st.sampled_from([{}, *({"application": "multicast", "clock": clock} for clock in CLOCKS)])),
         "timing": Timing(**timing),
+        "keep_history": draw(
+            st.builds(
+                KeepHistory,
+                st.none() | st.integers(1, KEEP_MAX_S),
+                st.none() | st.integers(KEEP_BYTES_MIN, 1 << 50),
+            )
+        ),
         "trace": draw(st.none() | PATHS),
     }
     try:
@@ -609,3 +626,47 @@ def test_a_secret_is_made_with_the_cluster_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "cluster.toml").stat().st_mode & 0o777 == 0o600
     assert load_config(tmp_path / "cluster.toml") == made
     assert made.secret.reveal() not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            'keep_history = "5 days"',
+            'store.keep_history: "5 days" is not a duration; write a whole number and',
+        ),
+        ('keep_history = "never"', 'store.keep_history: "never" is not a duration'),
+        ('keep_history = "1.5d"', 'store.keep_history: "1.5d" is not a duration'),
+        ("keep_history = 86400", "store.keep_history: 86400 is not a duration"),
+        (
+            'keep_history = "0s"',
+            "store.keep_history: 0 s is not in 1s..3650d; to keep everything, write",
+        ),
+        ('keep_history = "3651d"', "store.keep_history: 315446400 s is not in 1s..3650d"),
+        (
+            "keep_history_bytes = 1000",
+            "store.keep_history_bytes: 1000 is not in 1048576..2^63-1; leave",
+        ),
+        ("keep_history_bytes = 1e9", "store.keep_history_bytes: must be a whole number, not 1000000000.0"),
+        ('keep_histroy = "1d"', 'store.keep_histroy: unknown key; did you mean "keep_history"?'),
+    ],
+)
+def test_a_wrong_time_to_keep_history_is_named(tmp_path: Path, line: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"line 8: {complaint}")):
+        load(tmp_path, PLAIN.replace("election_s = 0.8", f"election_s = 0.8\n[store]\n{line}"))
+
+
+def test_history_is_kept_for_a_day_by_new_clusters_and_for_ever_without_a_word(
+    plain: Config, tmp_path: Path
+) -> None:
+    assert plain.keep_history == KeepHistory(None, None)
+    local = Config.local(1, 1, 1, tmp_path)
+    assert local.keep_history == KeepHistory(86_400) == KeepHistory.read(KEEP_HISTORY)
+    dump_config(local, tmp_path / "local.toml")
+    assert 'keep_history = "1d"' in (tmp_path / "local.toml").read_text()
+    assert Config.local(1, 1, 1, tmp_path, application="multicast").keep_history == KeepHistory()
+
+
+@pytest.mark.parametrize("text", ["90s", "15m", "12h", "1d", "7d", "forever", "61s", "25h"])
+def test_durations_are_read_and_shown(text: str) -> None:
+    assert show_duration(parse_duration(text)) == text

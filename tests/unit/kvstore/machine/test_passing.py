@@ -237,6 +237,21 @@ def test_sabotages_are_caught(mutant: type[Machine], scenario: Callable[[Replica
         scenario(Replica(mutant))
 
 
+def test_a_compaction_below_a_long_transaction_does_not_end_its_slices() -> None:
+    replica = Replica()
+    replica.deliver(2, then(Delete(b"k10")))
+    replica.deliver(3, then(Scan(HERE), COUNT))
+    replica.deliver(4, then(Delete(b"k11"), Put(b"k10", b"new")))
+    replica.deliver(5, Compact(ts(3)))
+    replica.deliver(6, then(Put(b"k11", b"newer"), Delete(b"k10")))
+    assert replica.machine.running
+    replica.restart()
+    replica.finish()
+    expected = [entry for entry in OLD if entry[0] != b"k10"]
+    assert entries(replica.results[3].results[0][1]) == expected
+    assert replica.results[3].results[1] == (1, Scanned((), len(expected), more=False))
+
+
 @pytest.mark.parametrize("is_sliced", [False, True])
 def test_a_long_transaction_does_not_bring_back_what_compaction_has_dropped(is_sliced: bool) -> None:  # noqa: FBT001
     """A key that it makes and removes was removed before; nothing would ever drop that row again."""

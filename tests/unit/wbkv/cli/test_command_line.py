@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,10 @@ from wbkv import errors
 from wbkv.cli import main as command
 from wbkv_proto.v1 import cluster_pb2, cluster_pb2_grpc, kv_pb2, kv_pb2_grpc
 
+from tests.tree import ROOT
 from tests.unit.wbkv.cli.client_only import client_only
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def offered(help_text: str) -> set[str]:
@@ -87,6 +91,9 @@ def test_only_the_command_that_was_asked_for_is_loaded() -> None:
     assert done.stdout == "3\n"
 
 
+ONE_RANGE = "pass a prefix, or --from and --to, or --all: only one of them\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -113,14 +120,26 @@ def test_only_the_command_that_was_asked_for_is_loaded() -> None:
         ("del", "wbkv del: give a key, or --prefix, or --from and --to, or --all\n"),
         ("del k --prefix k", "wbkv del: give a key, or --prefix"),
         ("del --prefix=", "wbkv del: this range contains all keys: pass --all to remove them all\n"),
-        ("scan u --from a", "wbkv scan: pass a prefix, or --from and --to, not both\n"),
+        ("del --all", "wbkv del: --all removes every key: pass --yes, too, to confirm it. Nothing was"),
+        ("del --all --prefix k --yes", f"wbkv del: {ONE_RANGE}"),
+        ("scan u --from a", f"wbkv scan: {ONE_RANGE}"),
+        ("scan u --prefix u", f"wbkv scan: {ONE_RANGE}"),
+        ("watch --all --to u", f"wbkv watch: {ONE_RANGE}"),
+        ("--endpoint h:1 get k", "wbkv: there is no option --endpoint: did you mean --endpoints?\n"),
+        ("help gte", "wbkv: there is no command 'gte': did you mean get?\n"),
         (
             "scan --from m --to a",
             "wbkv scan: the range from b'm' to b'a' is empty: end must be greater than start\n",
         ),
         ("scan --limit 0", "argument --limit: 0 must be at least 1"),
-        ("scan --count --limit 3", "wbkv scan: --count counts the whole range: omit --limit and --reverse\n"),
+        (
+            "scan --count --limit 3",
+            "wbkv scan: --count counts the whole range: omit --limit, --reverse and --after\n",
+        ),
         ("compact now", "argument REVISION: 'now' is not a number from 0"),
+        ("compact", "give a revision, or --keep TIME"),
+        ("compact 7 --keep 1d", "give a revision, or --keep TIME"),
+        ("compact --keep 1.5d", "argument --keep: '1.5d' is not a whole number with s, m, h or d, such as"),
         ("status --data x -e h:1", "wbkv status: pass --endpoints or --data, not both\n"),
         ("txn 'gte' --file f", "wbkv txn: pass the transaction or --file FILE, not both\n"),
         ("completion tcl", "argument SHELL: invalid choice: 'tcl' (choose from 'bash', 'fish', 'zsh')"),
@@ -133,6 +152,51 @@ def test_bad_usage_is_named(arguments: str, complaint: str, capsys: pytest.Captu
     assert (code, out) == (2, "")
     assert complaint in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", ["", "get", "member list"])
+def test_help_is_a_command_too(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "help", *words.split())
+    assert (code, err) == (0, "")
+    assert (code, out, err) == run(capsys, *words.split(), "--help")
+
+
+def test_ranges_are_passed_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"--prefix", "--from", "--to", "--all"}
+    for name in ("scan", "del", "watch"):
+        assert options <= set(run(capsys, "help", name)[1].replace("[", " ").split()), name
+
+
+def test_what_is_suggested_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that is installed, or an option of the subcommand."""
+    done = client_only("serv")
+    assert "did you mean" not in done.stderr
+    assert "serve" not in done.stderr.partition(";")[2]
+    assert "did you mean --json?" in run(capsys, "member", "list", "--config", "f", "--jsn")[2]
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+from {} import main
+sys.exit(main())
+"""
+"""The program as it is installed, and a Ctrl-C while it imports a module."""
+
+
+@pytest.mark.parametrize("imported", ["wbkv", "google.protobuf", "wbkv.cli.main", "wbkv.cli.get", "shtab"])
+def test_ctrl_c_during_an_import_is_quiet(imported: str) -> None:
+    program = PROJECT["project"]["scripts"]["wbkv"].partition(":")[0]
+    words = ["completion", "bash"] if imported == "shtab" else ["get", "k", "-e", "127.0.0.1:1"]
+    done = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-c", INTERRUPTED.format(imported, program), *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_mistake_in_a_transaction_is_pointed_at(capsys: pytest.CaptureFixture[str]) -> None:
