@@ -9,13 +9,15 @@ from functools import partial
 from typing import Any
 
 from kvstore.machine import Vote
-from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Subject, Transaction
+from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Range, Subject, Transaction
 from kvstore.simulation import StoreCluster, scenario_of
-from kvstore.simulation.history import Asked, Call, ReadAtCall, StrictCall, Transact
+from kvstore.simulation.history import Asked, Call, Cut, ReadAtCall, StrictCall, Transact
+from kvstore.store import watches
 from kvstore.store.errors import OutcomeUnknown
+from kvstore.store.feeds import FeedPosition
 from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
-from kvstore.store.questions import Values
+from kvstore.store.questions import Changes, Event, Values
 from kvstore.store.service import Consistency
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
 from multicast.errors import PeerViolation
@@ -284,6 +286,38 @@ def new_leaders_find_each_other() -> None:
         stage.hosts[ReplicaId(group, 2, 0)].nominate()
     assert stage.wait(lambda: all(stage.leader(group, 2).reading_ballot for group in (A, C)), 1.0)
     stage.finish(within_s=3.0)
+
+
+def a_cut_is_below_what_follows() -> None:
+    """One group's clock is far ahead of another's. What is written after a cut comes after it there, too."""
+    stage = Stage(2)
+    for _ in range(10):
+        assert stage.answered(stage.do(0, Put(stage.key(A), b"clock")))
+    stage.pause(0.5)  # until gateways know of it
+    cut = stage.history.invoke(7, Cut((Range(b"", None),)), stage.loop.now)
+
+    def done(outcome: object) -> None:
+        cut.outcome, cut.returned = outcome, stage.loop.now
+
+    stage._machines[0].application.gateway.cut((Range(b"", None),), done)
+    stage._machines[0].turn_soon()
+    assert stage.answered(cut)
+    assert stage.answered(stage.do(0, Put(stage.key(C), b"later")))
+    stage.finish()
+
+
+def a_hub_starts_in_the_middle() -> None:
+    """A hub begins while one group's feed has passed its part of a transaction, and the other's has not."""
+    halves = [Event(b"%d" % group, b"", 15, 15) for group in (A, C)]
+    hub_type: Any = vars(watches)["Hub"]  # or a sabotage of it
+    hub = hub_type({A: FeedPosition(10), C: FeedPosition(20)}, buffer_bytes=1000)
+    audience = hub.join((Range(b"", None),))
+    hub.take(A, Changes(20, ((15, (halves[A],)),), 0, 10))
+    cursor = hub.cursor(audience, 10)
+    if cursor is not None:  # else its watcher reads history
+        for piece in cursor.take(1000).transactions:
+            if set(piece.events) != {*halves} and piece.first and piece.last:
+                raise Violation("Watch", f"a watcher got {piece} as a whole transaction")
 
 
 def a_snapshot_goes_on() -> None:

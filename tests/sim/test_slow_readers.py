@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,23 +107,42 @@ class NoQuota(Quota):
         self._of[connection] += 1
 
 
+class Hog(ManyCalls):
+    """A client that keeps one connection as long as others have calls to make."""
+
+    async def work(self) -> None:
+        await asyncio.sleep(0.5)
+        channel = self.channel(self.address())
+        channel.stop_reading()
+        self._call(channel)
+        while not all(client.idle for client in self.simulation.store_clients):
+            await asyncio.sleep(0.1)
+            self._check()
+
+
+class OneConnection(SmallBudget):
+    """At each node, one connection asks for more than the node's budget, and reads nothing."""
+
+    def _make_clients(self, workload: Any) -> None:
+        super()._make_clients(workload)
+        self.slow_readers = [Hog(self, number) for number in range(3)]
+
+
 @pytest.mark.parametrize(
-    ("mutant", "where"),
+    ("mutant", "where", "simulation"),
     [
-        (NoBudget, "kvstore.api.methods.Budget"),
-        (OneForAll, "kvstore.api.methods.Budget"),
-        (NoQuota, "kvstore.api.calls.Quota"),
+        (NoBudget, "kvstore.api.methods.Budget", SmallBudget),
+        (OneForAll, "kvstore.api.methods.Budget", OneConnection),
+        (NoQuota, "kvstore.api.calls.Quota", SmallBudget),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_seeds_catch_it(mutant: type[Any], where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in (*range(4), 16):  # few seeds use up the budget of a node
-        monkeypatch.setattr(where, mutant)
-        outcome, _ = run(seed)
-        if outcome.violation is not None:
-            assert outcome.error is None, "it just breaks down"
-            monkeypatch.undo()
-            monkeypatch.setitem(WORKLOADS, "plain", Plain)
-            assert run(seed)[0].violation is None
-            return
-    pytest.fail(f"{mutant.__name__} came through")
+def test_it_is_caught(
+    mutant: type[Any], where: str, simulation: type[SmallBudget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = simulation(scenario_of("none", operations=32), 0, "plain").run()
+    assert whole.violation is None
+    monkeypatch.setattr(where, mutant)
+    outcome = simulation(scenario_of("none", operations=32), 0, "plain").run()
+    assert outcome.violation is not None
+    assert outcome.error is None, "it just breaks down"

@@ -68,12 +68,10 @@ RANDOM: Final = [
     (mutants.CompactsPastPins, "bank", "all"),
     (mutants.ExecutesAgain, "bank", "all"),
     (mutants.IgnoresDeadlines, "append", "all"),
-    (mutants.CutsByTheClock, "counter", "all"),
     (mutants.ForgetsOutcomes, "register", "all"),
     (mutants.FeedOfTheFastest, "append", "none"),
     (mutants.HubForgetsWhoIsBehind, "append", "all"),
     # Those that need many seeds.
-    *[(mutants.HubStartsInTheMiddle, "append", "all")] * CAMPAIGN,
     *[(mutants.OneAppliedPosition, "register", "all")] * CAMPAIGN,
     *[(mutants.SessionsCommitLater, "bank", "all")] * CAMPAIGN,
     *[(mutants.ForgetsTheRest, "bank", "none")] * CAMPAIGN,
@@ -124,6 +122,8 @@ DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
     (mutants.TooBusyToRepeat, schedules.a_busy_gateway_repeats),
     (mutants.NoBallotCheck, schedules.a_deposed_leader_does_not_answer),
     (mutants.NeverRepeatsAPiece, schedules.a_snapshot_goes_on),
+    (mutants.CutsByTheClock, schedules.a_cut_is_below_what_follows),
+    (mutants.HubStartsInTheMiddle, schedules.a_hub_starts_in_the_middle),
 ]
 
 
