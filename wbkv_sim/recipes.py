@@ -61,6 +61,45 @@ class Transfers:
             raise Violation("Transfers", f"{total} in all: {final}")
 
 
+class Rooms:
+    """A room for a few members: who counts them and finds room enters; others empty it, and enter alone."""
+
+    members: Final = wbkv.prefix(b"m")
+    size: Final = 3
+
+    def __init__(self) -> None:
+        self._entered = 0
+
+    async def act(self, client: StoreClient) -> None:
+        """Enter if there is room, or empty the room."""
+        rng, timeout_s = client.rng, client.timeout()
+        empties, looks = rng.random() < 0.25, rng.random() < 0.5
+        self._entered += 1
+        member = b"m%d" % self._entered
+
+        @wbkv.transactional(timeout=timeout_s)
+        async def enter(tx: aio.Transaction[bytes]) -> None:
+            if empties:
+                tx.delete(self.members)
+            if looks:
+                count = len([entry async for entry in tx.scan(self.members, reverse=rng.random() < 0.5)])
+            else:
+                count = await tx.count(self.members)
+            if count > (0 if empties else self.size):
+                raise Violation("Rooms", f"{count} members, in a room of {self.size}")
+            await asyncio.sleep(rng.expovariate(50.0))
+            if count < self.size:
+                tx.put(member, b"")
+
+        await client.do("an entry", enter(client.client), timeout_s)
+
+    def check(self, final: Mapping[bytes, bytes]) -> None:
+        """There are not too many members."""
+        found = [key for key in final if key in self.members]
+        if len(found) > self.size:
+            raise Violation("Rooms", f"{found} in a room of {self.size}")
+
+
 class Locks:
     """A lock that clients take, hold for a while, and write under."""
 

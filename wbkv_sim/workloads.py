@@ -35,7 +35,7 @@ from kvstore.store.questions import Values
 from multicast.sim.checkers import Violation
 from multicast.types import GroupId
 from wbkv_sim.clients import StoreClient
-from wbkv_sim.recipes import Batches, Locks, Transfers
+from wbkv_sim.recipes import Batches, Locks, Rooms, Transfers
 
 KEYS: Final = wbkv.prefix(b"k")
 """The keys of the workload; recipes have others."""
@@ -430,11 +430,22 @@ class Count(SdkScan):
 class Recipes(Workload):
     """Mostly interactive transactions, locks, batches, and long scans of what others change meanwhile."""
 
+    def __init__(self, placement: Placement, think_s: float) -> None:
+        super().__init__(placement, think_s)
+        self.rooms = Rooms()
+
     async def act(self, client: StoreClient) -> None:
         """Write, or do what the SDK has recipes for."""
-        acts = (self._put, self._scan, self.transfers.act, self.locks.act, self.batches.act)
-        (act,) = client.rng.choices(acts, (4, 2, 3, 2, 1))
+        acts = (
+            self._put, self._scan, self.transfers.act, self.locks.act, self.batches.act, self.rooms.act,
+        )  # fmt: skip
+        (act,) = client.rng.choices(acts, (4, 2, 3, 2, 1, 3))
         await act(client)
+
+    def check(self, history: History, final: Mapping[bytes, bytes]) -> None:
+        """There are not too many in the room."""
+        super().check(history, final)
+        self.rooms.check(final)
 
     async def _put(self, client: StoreClient) -> None:
         keys = client.rng.sample(self.all, 2)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 WBKV: Final = Path(__file__).resolve().parents[1] / "wbkv"
-MODULES: Final = ("client", "connect", "iterators", "lock", "transaction")
+MODULES: Final = ("client", "connect", "iterators", "lock", "table", "transaction")
 HEADER: Final = (
     "# Generated from aio/{}.py by clients/tools/sync_client.py (`make sync-client`): do not edit.\n"
 )
@@ -63,6 +63,7 @@ TEXTS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
         (" Await it, or use it in an\n    `async with` block.", ""),
     ),
     "iterators": (("\n`wbkv.iterators`, for threads, is generated from this module.\n", ""),),
+    "table": ((" `wbkv.table`, for threads, is generated from this module.", ""),),
     "transaction": ((" `wbkv.transaction`, for threads, is generated from this module.", ""),),
     "lock": ((" `wbkv.lock`, for threads, is generated from this module.", ""),),
 }

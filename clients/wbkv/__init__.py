@@ -77,6 +77,7 @@ from wbkv.operations import (
 )
 from wbkv.record.history import History
 from wbkv.record.trace import Trace, scenario
+from wbkv.table import Table
 from wbkv.transaction import Transaction, Txn
 from wbkv.transactional import transactional
 
@@ -122,6 +123,7 @@ __all__ = [
     "ServerError",
     "Snapshot",
     "Split",
+    "Table",
     "Topology",
     "Trace",
     "Transaction",

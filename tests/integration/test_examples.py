@@ -16,6 +16,7 @@ EXAMPLES = ROOT / "examples"
 LAST = {
     "bank": "800 in all",
     "change_feed": "nothing missed, nothing counted twice",
+    "directory": "the indexes agree with the rows",
     "inventory": "customers were rejected",
     "lock": "was not renewed",
     "work_queue": "all 12 jobs done, each exactly once",

@@ -12,6 +12,7 @@ from wbkv.core.locks import Holding
 from wbkv.core.transactions import Attempt
 from wbkv.errors import OutcomeUnknown, Unavailable
 from wbkv.operations import Condition
+from wbkv_proto.v1 import kv_pb2 as kv
 
 from kvstore.machine.request import ReadOperation
 from kvstore.store.questions import Entries, Page, Values
@@ -76,6 +77,16 @@ class SeesNoPhantoms(Attempt):
 
     def _conditions(self) -> list[Condition]:
         return [each for each in super()._conditions() if each.key in self._read]
+
+
+class CountsOnlyOnce(Attempt):
+    """What a transaction has counted, or scanned after a removal of a range, may change."""
+
+    def rows(self, *arguments: Any, **options: Any) -> Plan[None]:
+        protected = list(self._ranges)
+        yield from super().rows(*arguments, **options)
+        if options.get("shape") == kv.KEYS or self._removed:
+            self._ranges[:] = protected
 
 
 def _on_resume(plan: Plan[None], request: Any, change: Any) -> Plan[None]:

@@ -22,6 +22,7 @@ MUTANTS: Final[list[tuple[Any, str, str]]] = [
     (mutants.ForgetsWhatItSent, CALLS, "counter"),
     (mutants.RenewsWhatIsLost, HOLDING, "recipes"),
     (mutants.SeesNoPhantoms, ATTEMPT, "recipes"),
+    (mutants.CountsOnlyOnce, ATTEMPT, "recipes"),
     (mutants.resumes_from_now, "wbkv.core.streams.watch", "register"),
     (mutants.resumes_at_another_revision, "wbkv.core.streams.scan", "recipes"),
 ]

@@ -19,7 +19,7 @@ def test_a_program_with_the_whole_api(tmp_path: Path) -> None:
         "disallow_any_decorated = True\ndisallow_any_explicit = True\ndisallow_any_unimported = True\n"
         "explicit_package_bases = True\nmypy_path = .:clients:proto\nfollow_imports = silent\n"
     )
-    files = [str(HERE / name) for name in ("whole_api.py", "wrong_uses.py")]
+    files = [str(HERE / name) for name in ("whole_api.py", "user_program.py", "wrong_uses.py")]
     options = ["--config-file", str(config), "--cache-dir", str(tmp_path / "cache")]
     checked = subprocess.run(  # noqa: S603 - our own command
         [sys.executable, "-m", "mypy", *options, *files],

@@ -8,6 +8,7 @@ from wbkv.aio.connect import connect, open  # noqa: A004 - as `wbkv.aio.open` it
 from wbkv.aio.iterators import Scan, Watch
 from wbkv.aio.lock import Lock
 from wbkv.aio.opening import Opening
+from wbkv.aio.table import Table
 from wbkv.aio.transaction import Transaction, Txn
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Opening",
     "Scan",
     "Snapshot",
+    "Table",
     "Transaction",
     "Txn",
     "Watch",
