@@ -586,3 +586,28 @@ def test_a_wrong_time_to_keep_history_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="is not a duration"):
         open_store(tmp_path / "old", keep_history="a while")
     assert (tmp_path / "old" / "cluster.toml").read_bytes() == before
+
+
+def test_files_shrink_when_a_node_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.storage.store.RING_BYTES", 1 << 16)  # deliveries that are kept count as used
+    store = open_store(tmp_path, partitions=1)
+    for number in range(40):
+        put(store, b"%d" % number, b"x" * 100_000)
+    call(store, "Delete", kv.DeleteRequest(range=EVERYTHING))
+    kept = put(store, b"kept", b"value")
+    call(store, "Compact", kv.CompactRequest(revision=kept))
+    store.close()  # what was dropped may be committed only now
+    open_store(tmp_path).close()
+    file = tmp_path / "n1" / "state" / "data.mdb"
+    before = file.stat().st_size
+    with LocalCluster(tmp_path, reclaim=True) as cluster:
+        (node,) = cluster.status()["nodes"]
+        assert node["files"] is not None
+        assert node["files"]["state"]["file"] < before / 2
+        (group,) = cluster.status()["groups"]
+        history = group["replicas"][0]["history"]
+        assert history is not None
+        assert (history["floor"], history["keep"], history["held_by"]) == (kept, "1d", None)
+    store = open_store(tmp_path)
+    assert scan(store) == {b"kept": b"value"}
+    store.close()

@@ -23,6 +23,7 @@ from kvstore.store.partition import Partition
 from multicast.messages import Multicast
 from multicast.topology import Topology
 from multicast.types import TICKS_PER_S, time_of, timestamp
+from tests.sim import store_mutants as mutants
 from tests.unit.kvstore.machine.test_machine import Group, mid, then, ts
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, Leader, members
 
@@ -123,13 +124,13 @@ def test_a_pin_holds_the_floor_at_its_revision(caplog: pytest.LogCaptureFixture)
     assert len(caplog.records) == 2
 
 
-def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
+def what_is_proposed_passes_the_pins_that_the_machine_minds(kind: type[Compactor]) -> None:
     """Whatever pins there are, the machine accepts what the leader proposes."""
     rng = random.Random(7)
     count = 0
     for _ in range(60):
         group = group_with(*sorted(rng.sample(range(STEP, 40 * STEP), 12)))
-        compactor = Compactor(KeepHistory(KEEP_S), int)
+        compactor = kind(KeepHistory(KEEP_S), int)
         time = 41 * STEP
         for number in range(5):
             revision = ts(rng.randrange(STEP, 41 * STEP))
@@ -147,12 +148,11 @@ def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
     assert count > 100
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) -> None:
+def every_row_stays_for_a_part_of_the_time_whatever_clocks_show(kind: type[Compactor], seed: int) -> None:
     """Quorum time jumps, stands still, goes back and runs wild; leaders change; revisions never fall."""
     rng = random.Random(seed)
     group, now, clock = OwnClients(), 0.0, 1000 * TICKS_PER_S
-    compactor = Compactor(KeepHistory(KEEP_S), int)
+    compactor = kind(KeepHistory(KEEP_S), int)
     wall, rate = clock, 1.0
     written: dict[int, float] = {}
     dropped = 0
@@ -164,7 +164,7 @@ def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) 
             wall += int(rng.choice([-1, 1, 1]) * rng.expovariate(1 / KEEP_S) * TICKS_PER_S)
             rate = rng.choice([1.0, 1.0, 0.0, 3.0])
         if rng.random() < 0.01:
-            compactor = Compactor(KeepHistory(KEEP_S), int)
+            compactor = kind(KeepHistory(KEEP_S), int)
         leads = rng.random() < 0.95
         if wall > 0 and rng.random() < 0.5:
             clock = max(clock + 1, wall)
@@ -179,6 +179,22 @@ def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) 
                 dropped += 1
                 assert now - written.pop(revision) >= KEEP_S / PACE - 30.0
     assert dropped > 100
+
+
+def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
+    what_is_proposed_passes_the_pins_that_the_machine_minds(Compactor)
+    with pytest.raises(AssertionError):
+        what_is_proposed_passes_the_pins_that_the_machine_minds(mutants.ProposesAbovePins)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) -> None:
+    every_row_stays_for_a_part_of_the_time_whatever_clocks_show(Compactor, seed)
+
+
+def test_without_a_pace_rows_go_too_early() -> None:
+    with pytest.raises(AssertionError):
+        every_row_stays_for_a_part_of_the_time_whatever_clocks_show(mutants.CompactsWithoutAPace, 1)
 
 
 def test_history_from_before_the_setting_goes_at_a_pace() -> None:
