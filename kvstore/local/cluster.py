@@ -109,6 +109,8 @@ class LocalCluster:
         groups = None if groups is None else [list(members) for members in groups]
         more = [] if trace is None else ["--trace", str(_writable(trace))]
         more += ["--reclaim"] if reclaim else []
+        if keep_history is not None:
+            KeepHistory.read(keep_history)  # before anything is made
         self._lock = folder.lock(self.data)
         try:
             file = self.data / CONFIG

@@ -25,6 +25,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
+from kvstore.config.checks import ConfigError
 from kvstore.config.toml import load_config
 from kvstore.embedded import store as embedded_store
 from kvstore.embedded.store import Embedded, EmbeddedError, open_store
@@ -586,6 +587,18 @@ def test_a_wrong_time_to_keep_history_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="is not a duration"):
         open_store(tmp_path / "old", keep_history="a while")
     assert (tmp_path / "old" / "cluster.toml").read_bytes() == before
+
+
+def test_a_local_cluster_rejects_a_wrong_time_before_it_makes_anything(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='"soon" is not a duration'):
+        LocalCluster(tmp_path / "new", 1, 1, keep_history="soon")
+    assert not (tmp_path / "new").exists()
+    LocalCluster(tmp_path / "old", 1, 1).close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "1d"
+    LocalCluster(tmp_path / "old", keep_history="12h").close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "12h"
+    LocalCluster(tmp_path / "old").close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "12h"
 
 
 def test_files_shrink_when_a_node_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

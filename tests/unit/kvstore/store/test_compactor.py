@@ -13,7 +13,7 @@ import pytest
 from kvstore.config.history import KeepHistory
 from kvstore.machine import Limits, Machine
 from kvstore.machine.codec import decode_request
-from kvstore.machine.commands import Command, Compact, Delivered, Pin, Request, Unpin
+from kvstore.machine.commands import Command, Compact, Delivered, Pin, Request, Tick, Unpin
 from kvstore.machine.request import Put
 from kvstore.machine.results import DONE, Refusal
 from kvstore.machine.state import Effects
@@ -22,9 +22,9 @@ from kvstore.store.compactor import LAST_S, PACE, SHARE, STEPS, Compactor
 from kvstore.store.partition import Partition
 from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import TICKS_PER_S, time_of, timestamp
+from multicast.types import TICKS_PER_S, GroupId, time_of, timestamp
 from tests.sim import store_mutants as mutants
-from tests.unit.kvstore.machine.test_machine import Group, mid, then, ts
+from tests.unit.kvstore.machine.test_machine import WAITS_FOR_B, Group, mid, then, ts
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, Leader, members
 
 KEEP_S = 1600
@@ -41,7 +41,8 @@ class OwnClients(Group):
 
     def deliver(self, time: int, command: Command, destinations: str = "A") -> Effects:
         request = Request(time, 1, 0, ts(1 << 42), 7, command)
-        self.machine.deliver(Delivered(ts(time), mid(time), (A,), request))
+        groups = tuple(GroupId("ABC".index(name)) for name in destinations)
+        self.machine.deliver(Delivered(ts(time), mid(time), groups, request))
         return self.drain()
 
 
@@ -67,7 +68,7 @@ OLD = (STEP, 2 * STEP, 33 * STEP, 34 * STEP)
 
 
 def test_the_floor_is_a_common_step_before_the_time_that_is_kept() -> None:
-    machine = group_with(*OLD).machine
+    machine = group_with(*OLD, 40 * STEP).machine
     compactor = Compactor(KeepHistory(KEEP_S), int)
     assert proposed(compactor, leader(), machine) == timestamp(34 * STEP, A)
     # Another leader's group, whose time is a little later, chooses the same, in the low bits, too.
@@ -84,8 +85,22 @@ def test_nothing_is_proposed_that_would_drop_nothing() -> None:
     group.work()
     assert proposed(compactor, leader(NOW + 9 * STEP), group.machine) == 0
     group.deliver(NOW + STEP, then(Put(b"a", b"")))
+    group.deliver(NOW + 8 * STEP, Tick())  # as the group's anchors
     assert proposed(compactor, leader(NOW + 9 * STEP), group.machine) == 0
     assert proposed(compactor, leader(NOW + 18 * STEP), group.machine) == timestamp(52 * STEP, A)
+
+
+def test_what_is_not_executed_stays() -> None:
+    """A transaction waits for another partition, which is down for longer than history is kept."""
+    group = group_with(STEP, 2 * STEP, 3 * STEP + 1)
+    group.deliver(4 * STEP, WAITS_FOR_B, "AB")
+    group.deliver(5 * STEP, then(Put(b"b", b"")))
+    for keep in (KeepHistory(KEEP_S), KeepHistory(None, 1 << 20)):
+        floor = proposed(Compactor(keep, lambda: 2 << 20), leader(), group.machine)
+        assert 0 < floor <= group.machine.watermark == ts(3 * STEP + 1)
+    assert floor
+    group.deliver(NOW, Compact(floor))
+    assert group.machine.versions.get_at(b"a", group.machine.watermark) is not None
 
 
 @pytest.mark.parametrize(
