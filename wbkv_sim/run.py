@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvstore.config.history import KeepHistory
 from kvstore.simulation.checks import Replay
 from kvstore.simulation.store import StoreCluster
 from multicast.sim.checkers import Checker
@@ -29,8 +30,16 @@ class StoreSimulation(StoreCluster):
     """How many do not read what they have asked for, in runs with all faults."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, workload: str = "bank", observers: Sequence[Checker] = ()
+        self,
+        scenario: Scenario,
+        seed: int,
+        workload: str = "bank",
+        observers: Sequence[Checker] = (),
+        *,
+        keep_history_s: int | None = None,
     ) -> None:
+        """`keep_history_s` is how long leaders keep history, in seconds; without it, for ever."""
+        self.keep_history = KeepHistory(keep_history_s)
         self._workload_name = workload
         self.limits = WORKLOADS[workload].limits
         self.store_clients: list[StoreClient] = []
@@ -102,6 +111,8 @@ class StoreSimulation(StoreCluster):
         self.workload.check(self.history, found.final)
 
 
-def simulate_store(scenario: Scenario, seed: int, workload: str) -> Outcome:
+def simulate_store(
+    scenario: Scenario, seed: int, workload: str, *, keep_history_s: int | None = None
+) -> Outcome:
     """One run from one seed."""
-    return StoreSimulation(scenario, seed, workload).run()
+    return StoreSimulation(scenario, seed, workload, keep_history_s=keep_history_s).run()

@@ -111,6 +111,7 @@ class UpCommand:
         kept = f"how long history is kept: 12h, 7d, forever ({KEEP_HISTORY})"
         add("--keep-history", metavar="TIME", help=kept)
         add("--trace", type=Path, metavar="DIR", help="folder in which every node records its deliveries")
+        add("--reclaim", action="store_true", help="first shrink the nodes' files to what is in use")
         add("--detach", action="store_true", help="return when the cluster is up, and keep it running")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -122,7 +123,8 @@ class UpCommand:
                     port=arguments.port,
                     api_port=arguments.api_port or self._api_port(arguments.data, arguments.nodes),
                     protocol=arguments.protocol, durability=arguments.durability,
-                    keep_history=arguments.keep_history, trace=arguments.trace, report=_warn,
+                    keep_history=arguments.keep_history, trace=arguments.trace,
+                    reclaim=arguments.reclaim, report=_warn,
                 )  # fmt: skip
                 if arguments.detach:
                     return self._detached(cluster, signals)

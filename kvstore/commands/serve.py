@@ -38,6 +38,7 @@ class ServeCommand:
             action="store_true",
             help="create the node's first disk: only for a cluster that has never run",
         )
+        add("--reclaim", action="store_true", help="first shrink the node's files to what is in use")
         add("--trace", type=Path, metavar="DIR", help="folder in which to record deliveries; overrides FILE")
         add("--log-level", choices=LEVELS, default="info", help="lowest level of messages to log (info)")
 
@@ -58,6 +59,7 @@ class ServeCommand:
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 
+        from kvstore import storage
         from kvstore.server.process import serve
         from kvstore.storage.errors import StorageError
 
@@ -66,6 +68,11 @@ class ServeCommand:
                 from kvstore.local.disk import create_disk
 
                 create_disk(config, node)
+            if arguments.reclaim:
+                try:
+                    storage.reclaim(config.data(node))
+                except StorageError as error:  # the node is of more use than its space
+                    logger.warning("%s; the node starts with its files as they are", error)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(serve(config, node))
         except (OSError, StorageError) as error:  # a traceback would not help the operator

@@ -84,6 +84,7 @@ class LocalCluster:
         delays_ms: Mapping[str, float] | None = None,
         groups: Sequence[Sequence[str]] | None = None,
         trace: Path | str | None = None,
+        reclaim: bool = False,
         restart: bool = True,
         command: Sequence[str] = SERVE,
         make_disk: Callable[[Config, NodeId], None] = _create_disk,
@@ -96,6 +97,8 @@ class LocalCluster:
         `replicas` (default: `config.placed`). `trace` is a folder in which nodes record their deliveries.
         `keep_history` is how long leaders keep history; unlike most others, it may be changed later.
 
+        `reclaim` shrinks nodes' files before they start.
+
         `command` is started with `--config FILE --node NAME`, and `--trace` if given. `report` gets events of
         nodes, and is called from other threads. Raises `ConfigError` or `ClusterError`.
         """
@@ -105,6 +108,9 @@ class LocalCluster:
         partitions, replicas = _sizes(partitions, replicas, groups)
         groups = None if groups is None else [list(members) for members in groups]
         more = [] if trace is None else ["--trace", str(_writable(trace))]
+        more += ["--reclaim"] if reclaim else []
+        if keep_history is not None:
+            KeepHistory.read(keep_history)  # before anything is made
         self._lock = folder.lock(self.data)
         try:
             file = self.data / CONFIG

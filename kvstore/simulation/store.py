@@ -185,6 +185,10 @@ class SimApplication(StoreApplication):
         admission = self.gateway._admission  # noqa: SLF001 - limits that nobody but a simulation changes
         admission.small_bytes, admission.budget = SMALL_BYTES, BUDGET_BYTES
 
+    def _propose_floor(self, group: GroupId, floor: int) -> None:
+        self.simulation.check_floor(group, floor)
+        super()._propose_floor(group, floor)
+
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages, and show multicasts to the checkers."""
         outgoing = super().turn(now)
@@ -232,6 +236,8 @@ class StoreCluster(NodeSimulation):
         self.history = History()
         self.store_pieces: dict[bytes, SimSnapshot] = {}
         self.healed = False
+        self.floors = 0
+        """How many compactions leaders have proposed by themselves."""
         self.liar: LyingNode | None = None
         self._gateways = GATEWAYS
         self.placement = Placement.evenly(tuple(GroupId(group) for group in range(scenario.groups)))
@@ -413,6 +419,17 @@ class StoreCluster(NodeSimulation):
         """Return a key of a partition."""
         keys = (f"{number}".encode() for number in itertools.count())
         return next(key for key in keys if self.placement.group_of(key) == group)
+
+    def check_floor(self, group: GroupId, floor: int) -> None:
+        """Check that a leader gives up by itself only what is older than is to be kept, by the true time."""
+        self.floors += 1
+        latest = self.time_bounds.latest(group)
+        keep_s = self.keep_history.seconds
+        if latest is not None and keep_s is not None:
+            most = int((latest - keep_s) * TICKS_PER_S)
+            if time_of(Timestamp(floor)) > most:
+                where = f"group {group} is to be compacted to {time_of(Timestamp(floor))}"
+                raise Violation("Kept", f"{where}, although {most} is the latest at {self.loop.now:.3f} s")
 
     # Faults
 

@@ -6,7 +6,7 @@ states, `deliveries` (bare multicast) and `store` (its `maps` on `rows`, and `vi
 `identity`, `keys`, `checksum`, `records`, `runs`, `run_format`, `delivery_snapshot`, `checkpoint_format`.
 Damage: `meta_page` (files that were cut short), `scrub` (all rows of an environment), `renewal` (a damaged
 log is set aside), `lives` (a process that dies of its disk), `marks` (what a restart must know of a group's
-state); `space` (a full disk).
+state); `space` (a full disk), `reclamation` (files shrink).
 
 The calling loop never waits for the disk, except in small commits of the log, if it permits that. Log and
 state gather writes; `pump`, at the end of each turn of the loop, begins a transaction if none is under way,
@@ -27,6 +27,7 @@ from kvstore.storage.errors import BadSnapshot, DamagedLog, DamagedRow, DamagedS
 from kvstore.storage.identity import Identity
 from kvstore.storage.log import LmdbLog
 from kvstore.storage.ports import GroupCheckpoint
+from kvstore.storage.reclamation import reclaim
 from kvstore.storage.store import StoreState
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "check",
     "create",
     "open",
+    "reclaim",
     "renew",
     "replace_state",
 ]

@@ -17,6 +17,7 @@ from kvstore.storage.deliveries import LmdbState
 from kvstore.storage.environment import OnFailure
 from kvstore.storage.errors import DamagedLog, DamagedRow, DamagedState, NotChecked, StorageError
 from kvstore.storage.identity import (
+    COPY,
     DISK,
     LOCK,
     LOG,
@@ -94,7 +95,7 @@ def create(path: Path, identity: Identity) -> None:
     for name in (DISK, LOG, STATE):
         if (path / name).exists():
             raise StorageError(f"{path} contains a disk already, or remains of one: {name}")
-    lock = _lock(path)
+    lock = lock_disk(path)
     try:
         state = STORE_DATABASES if identity.keeps == "store" else DELIVERIES_DATABASES
         for name, databases in ((LOG, LOG_DATABASES), (STATE, state)):
@@ -107,7 +108,7 @@ def create(path: Path, identity: Identity) -> None:
 
 def check(path: Path) -> dict[str, list[TableReport] | StorageError]:
     """Check all rows of a disk that no process uses. Return what was found in its log and in its state."""
-    lock = _lock(path)
+    lock = lock_disk(path)
     try:
         read_disk(path)
         return {name: _checked(path / name) for name in (LOG, STATE)}
@@ -141,7 +142,7 @@ def replace_state(path: Path) -> Path:
     The log stays: by it the replicas know what they have reported as executed, and they take part in nothing
     before other members have restored that much.
     """
-    lock = _lock(path)
+    lock = lock_disk(path)
     try:
         identity, _ = read_disk(path)
         kept = path / f"{STATE}.damaged-{new_incarnation():x}"
@@ -159,7 +160,7 @@ def replace_state(path: Path) -> Path:
 
 def renew(path: Path, groups: Iterable[GroupId], *, readable: bool) -> Path:
     """Set the log aside, and let the replicas of these groups begin anew: see `renewal.set_log_aside`."""
-    lock = _lock(path)
+    lock = lock_disk(path)
     try:
         return set_log_aside(path, groups, readable=readable)
     finally:
@@ -209,7 +210,7 @@ def open(  # noqa: A001 - read as `storage.open`
     """
     if not path.is_dir():
         raise StorageError(f"{path} has no disk: no such directory")
-    lock = _lock(path)
+    lock = lock_disk(path)
     tighten(path, path.rglob("*"))
     opened: list[LmdbLog | LmdbState | StoreState] = []
     try:
@@ -219,6 +220,7 @@ def open(  # noqa: A001 - read as `storage.open`
         check_lost(path, identity, left, boot)
         deaths = lives.begin(path)
         finish(path)
+        remove_copies(path)
         _check_file(path / LOG, DamagedLog)
         _check_file(path / STATE, DamagedState)
         if lives.is_check_due(deaths):
@@ -302,7 +304,13 @@ def _check_pages(path: Path, error: type[StorageError], deaths: int) -> None:
         raise error(f"{path} cannot be read safely: {problems[0]}; {REPAIR}")
 
 
-def _lock(path: Path) -> int:
+def remove_copies(path: Path) -> None:
+    """Remove what is left of copies that were not finished."""
+    for name in (LOG, STATE):
+        (path / name / COPY).unlink(missing_ok=True)
+
+
+def lock_disk(path: Path) -> int:
     """Lock the disk against other processes, until this one closes the file or ends."""
     file = path / LOCK
     try:

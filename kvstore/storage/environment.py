@@ -60,7 +60,7 @@ class Usage(NamedTuple):
     used: int
     """Bytes of pages that hold anything."""
     free: int
-    """Bytes of pages that later writes use again. The file does not shrink by itself: see `reclaim`."""
+    """Bytes of pages that later writes use again. The file does not shrink by itself: see `reclamation`."""
 
     @property
     def file(self) -> int:

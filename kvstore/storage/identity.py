@@ -42,6 +42,8 @@ DISK: Final = "disk.json"
 LOCK: Final = "lock"
 LOG: Final = "log"
 STATE: Final = "state"
+COPY: Final = "data.mdb.copy"
+"""A file that is to take the place of an environment's, while it is being made: see `reclamation`."""
 ROLLED_BACK: Final = "rolled-back"
 TEXT_MAX: Final = 4096
 """The longest reason in a mark."""

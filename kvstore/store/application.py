@@ -348,9 +348,12 @@ class StoreApplication:
                 self.damaged[group] = error
                 continue
             if floor:
-                with contextlib.suppress(Overloaded):  # the next look retries
-                    self.gateway.command(group, Compact(floor), partial(self._compacted, group))
-                    self._compactor.asked.add(group)
+                self._propose_floor(group, floor)
+
+    def _propose_floor(self, group: GroupId, floor: int) -> None:
+        with contextlib.suppress(Overloaded):  # the next look retries
+            self.gateway.command(group, Compact(floor), partial(self._compacted, group))
+            self._compactor.asked.add(group)
 
     def _compacted(self, group: GroupId, _: object) -> None:
         """It was ordered, or rejected: by a pin or a floor that came before it, which the next look sees."""

@@ -13,6 +13,9 @@ Hence every row stays for a `PACE`-th of the time at least, whatever clocks show
 *By size.* If the node's state exceeds a limit, the oldest eighth of what the group has kept goes, again and
 again, once the last has been dropped. The last minute stays.
 
+What the leader has not executed yet stays, however old it is: replicas read at what they have executed, also
+while a transaction waits for a partition that is down.
+
 A pin holds the floor at its revision: a compaction above it would be rejected. The leader proposes the
 highest floor that all pins permit, and says which of them is in the way.
 """
@@ -99,7 +102,7 @@ class Compactor:
         if self._keep.seconds is None:
             return 0
         keep, versions = self._keep.seconds * TICKS_PER_S, machine.versions
-        wanted = time - keep
+        wanted = min(time - keep, time_of(machine.watermark))
         reached, at = self._reached.get(group, (0, now))
         paced = reached + int(PACE * (now - at) * TICKS_PER_S)
         if wanted > paced:
@@ -113,7 +116,8 @@ class Compactor:
         if limit is None or machine.has_chores or self._used() <= limit:
             return 0
         oldest = machine.versions.first_change(machine.versions.floor)
-        span = time - int(LAST_S * TICKS_PER_S) - time_of(Timestamp(oldest)) if oldest else 0
+        latest = min(time - int(LAST_S * TICKS_PER_S), time_of(machine.watermark))
+        span = latest - time_of(Timestamp(oldest)) if oldest else 0
         return time_of(Timestamp(oldest)) + span // SHARE + 1 if span > 0 else 0
 
     def _hold(self, group: GroupId, pin: Pin, wanted: int) -> None:

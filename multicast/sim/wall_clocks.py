@@ -82,6 +82,15 @@ class TimeBounds(Checker):
         if isinstance(fault, ClockJump):
             self._counted += fault.by
 
+    def _has_wrong_quorum(self, group: GroupId) -> bool:
+        return sum(replica.group == group for replica in self._wrong) >= self._quorum
+
+    def latest(self, group: GroupId) -> float | None:
+        """Return the latest quorum time that a group can have, in seconds; None if most of its clocks were
+        ever wrong.
+        """
+        return None if self._has_wrong_quorum(group) else WALL_S + self._now() + self._error_s
+
     def client_sent(self, *_: object) -> None:
         """Some leaders count on by one."""
         self._counted += 1
@@ -96,11 +105,8 @@ class TimeBounds(Checker):
         if delivery.mid.client == ANCHOR:
             self.anchored.add(host.me.group)
         now, time = self._now(), time_of(delivery.global_ts)
-        by_group: dict[GroupId, int] = {}
-        for replica in self._wrong:
-            by_group[replica.group] = by_group.get(replica.group, 0) + 1
         most_s = WALL_S + now + self._error_s
-        if any(count >= self._quorum for count in by_group.values()):
+        if any(self._has_wrong_quorum(replica.group) for replica in self._wrong):
             most_s += (PACE - 1) * now + self._step_s
         most = int(most_s * TICKS_PER_S) + self._counted
         self.highest = max(self.highest, time - int((WALL_S + now) * TICKS_PER_S))

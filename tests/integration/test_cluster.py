@@ -245,6 +245,7 @@ def test_up_in_the_background_status_and_down(shell: Shell) -> None:
         "time": None,
         "damage": None,
         "comparison": None,
+        "history": None,
         "up": True,
     }
     code, table, _ = shell.run("status")

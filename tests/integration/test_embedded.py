@@ -25,6 +25,7 @@ from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1 import kv_pb2_grpc
 from wbkv_proto.v1.error_pb2 import Error
 
+from kvstore.config.checks import ConfigError
 from kvstore.config.toml import load_config
 from kvstore.embedded import store as embedded_store
 from kvstore.embedded.store import Embedded, EmbeddedError, open_store
@@ -589,3 +590,40 @@ def test_a_wrong_time_to_keep_history_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="is not a duration"):
         open_store(tmp_path / "old", keep_history="a while")
     assert (tmp_path / "old" / "cluster.toml").read_bytes() == before
+
+
+def test_a_local_cluster_rejects_a_wrong_time_before_it_makes_anything(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='"soon" is not a duration'):
+        LocalCluster(tmp_path / "new", 1, 1, keep_history="soon")
+    assert not (tmp_path / "new").exists()
+    LocalCluster(tmp_path / "old", 1, 1).close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "1d"
+    LocalCluster(tmp_path / "old", keep_history="12h").close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "12h"
+    LocalCluster(tmp_path / "old").close()
+    assert load_config(tmp_path / "old" / "cluster.toml").keep_history.shown == "12h"
+
+
+def test_files_shrink_when_a_node_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstore.storage.store.RING_BYTES", 1 << 16)  # deliveries that are kept count as used
+    store = open_store(tmp_path, partitions=1)
+    for number in range(40):
+        put(store, b"%d" % number, b"x" * 100_000)
+    call(store, "Delete", kv.DeleteRequest(range=EVERYTHING))
+    kept = put(store, b"kept", b"value")
+    call(store, "Compact", kv.CompactRequest(revision=kept))
+    store.close()  # what was dropped may be committed only now
+    open_store(tmp_path).close()
+    file = tmp_path / "n1" / "state" / "data.mdb"
+    before = file.stat().st_size
+    with LocalCluster(tmp_path, reclaim=True) as cluster:
+        (node,) = cluster.status()["nodes"]
+        assert node["files"] is not None
+        assert node["files"]["state"]["file"] < before / 2
+        (group,) = cluster.status()["groups"]
+        history = group["replicas"][0]["history"]
+        assert history is not None
+        assert (history["floor"], history["keep"], history["held_by"]) == (kept, "1d", None)
+    store = open_store(tmp_path)
+    assert scan(store) == {b"kept": b"value"}
+    store.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 from wbkv.core.locks import Holding
 
+from kvstore.config.history import KeepHistory
 from kvstore.machine import Delivered, Footprint, Machine, MachineState
 from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
@@ -16,12 +17,14 @@ from kvstore.machine.request import NOTHING, Range
 from kvstore.machine.results import Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
 from kvstore.machine.slices import Meter
+from kvstore.machine.versions import Versions
 from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
 from kvstore.node.snapshots import SnapshotTransfers
 from kvstore.simulation.disk import SimStoreDisk
 from kvstore.simulation.store import SimApplication
 from kvstore.storage.ports import GroupCheckpoint
+from kvstore.store.compactor import Compactor
 from kvstore.store.feeds import FeedPosition, MergedFeed
 from kvstore.store.gate import Announcement, Gate, Level
 from kvstore.store.gateway import RETRY_S, Committed, Gateway, OnDone, Ordered
@@ -32,7 +35,16 @@ from kvstore.store.questions import Changes, CompactedReply, Feed, Page, ReadAt,
 from kvstore.store.reads import FeedQueue, perform_reads
 from kvstore.store.replica_view import ReplicaView
 from multicast.messages import Multicast
-from multicast.types import NO_TIMESTAMP, ClientId, Destinations, GroupId, ReplicaId, Timestamp, timestamp
+from multicast.types import (
+    NO_TIMESTAMP,
+    TICKS_PER_S,
+    ClientId,
+    Destinations,
+    GroupId,
+    ReplicaId,
+    Timestamp,
+    timestamp,
+)
 
 # The machine
 
@@ -399,6 +411,64 @@ class FeedOfTheFastest(MergedFeed):
     @property
     def complete(self) -> int:
         return max(self.upto.values())
+
+
+class FeedIgnoresTheFloor(FeedQueue):
+    """A watcher whose position is compacted goes on at the floor, and is not told."""
+
+    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
+        if question.after >= self._versions.floor:
+            return super()._changes(question, now)
+        found = super()._changes(replace(question, after=self._versions.floor, skip=0), now)
+        assert isinstance(found, Changes)
+        return replace(found, after=question.after, after_skip=question.skip)
+
+
+# Retention
+
+
+class CompactsByItsOwnClock(Compactor):
+    """The time before which history is dropped is the leader's own."""
+
+    def _by_age(self, group: GroupId, time: int, machine: Machine, now: float) -> int:
+        own = int(self.wall() * TICKS_PER_S)
+        return max(own - (self._keep.seconds or 0) * TICKS_PER_S, 0) // self._step * self._step
+
+    def floor(self, replica: ReplicaView, machine: Machine, now: float) -> int:
+        leader: Any = replica
+        self.wall = leader.quorum.own
+        return super().floor(replica, machine, now)
+
+
+class CompactsWithoutAPace(Compactor):
+    """Floors follow quorum time at once, wherever it goes."""
+
+    def _by_age(self, group: GroupId, time: int, machine: Machine, now: float) -> int:
+        self._reached[group] = time, now
+        return super()._by_age(group, time, machine, now)
+
+
+class ProposesAbovePins(Compactor):
+    """Pins are left to the machine, which rejects the same proposal again and again."""
+
+    def _permitted(self, replica: ReplicaView, machine: Machine, wanted: int) -> int:
+        return wanted
+
+
+class CompactsAnyTime(Compactor):
+    """Floors are not rounded to common steps. This is harmless."""
+
+    def __init__(self, keep: KeepHistory, used: Callable[[], int]) -> None:
+        super().__init__(keep, used)
+        self._step = 1
+
+
+class DropsTheVersionAtTheFloor(Versions):
+    """Compaction drops also what reads at the floor need."""
+
+    def _needed(self, key: bytes, floor: int) -> Generator[None, None, int]:
+        yield from super()._needed(key, floor)
+        return 0
 
 
 # The SDK's locks

@@ -13,7 +13,7 @@ import pytest
 from kvstore.config.history import KeepHistory
 from kvstore.machine import Limits, Machine
 from kvstore.machine.codec import decode_request
-from kvstore.machine.commands import Command, Compact, Delivered, Pin, Request, Unpin
+from kvstore.machine.commands import Command, Compact, Delivered, Pin, Request, Tick, Unpin
 from kvstore.machine.request import Put
 from kvstore.machine.results import DONE, Refusal
 from kvstore.machine.state import Effects
@@ -22,8 +22,9 @@ from kvstore.store.compactor import LAST_S, PACE, SHARE, STEPS, Compactor
 from kvstore.store.partition import Partition
 from multicast.messages import Multicast
 from multicast.topology import Topology
-from multicast.types import TICKS_PER_S, time_of, timestamp
-from tests.unit.kvstore.machine.test_machine import Group, mid, then, ts
+from multicast.types import TICKS_PER_S, GroupId, time_of, timestamp
+from tests.sim import store_mutants as mutants
+from tests.unit.kvstore.machine.test_machine import WAITS_FOR_B, Group, mid, then, ts
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, B, C, Leader, members
 
 KEEP_S = 1600
@@ -40,7 +41,8 @@ class OwnClients(Group):
 
     def deliver(self, time: int, command: Command, destinations: str = "A") -> Effects:
         request = Request(time, 1, 0, ts(1 << 42), 7, command)
-        self.machine.deliver(Delivered(ts(time), mid(time), (A,), request))
+        groups = tuple(GroupId("ABC".index(name)) for name in destinations)
+        self.machine.deliver(Delivered(ts(time), mid(time), groups, request))
         return self.drain()
 
 
@@ -66,7 +68,7 @@ OLD = (STEP, 2 * STEP, 33 * STEP, 34 * STEP)
 
 
 def test_the_floor_is_a_common_step_before_the_time_that_is_kept() -> None:
-    machine = group_with(*OLD).machine
+    machine = group_with(*OLD, 40 * STEP).machine
     compactor = Compactor(KeepHistory(KEEP_S), int)
     assert proposed(compactor, leader(), machine) == timestamp(34 * STEP, A)
     # Another leader's group, whose time is a little later, chooses the same, in the low bits, too.
@@ -83,8 +85,22 @@ def test_nothing_is_proposed_that_would_drop_nothing() -> None:
     group.work()
     assert proposed(compactor, leader(NOW + 9 * STEP), group.machine) == 0
     group.deliver(NOW + STEP, then(Put(b"a", b"")))
+    group.deliver(NOW + 8 * STEP, Tick())  # as the group's anchors
     assert proposed(compactor, leader(NOW + 9 * STEP), group.machine) == 0
     assert proposed(compactor, leader(NOW + 18 * STEP), group.machine) == timestamp(52 * STEP, A)
+
+
+def test_what_is_not_executed_stays() -> None:
+    """A transaction waits for another partition, which is down for longer than history is kept."""
+    group = group_with(STEP, 2 * STEP, 3 * STEP + 1)
+    group.deliver(4 * STEP, WAITS_FOR_B, "AB")
+    group.deliver(5 * STEP, then(Put(b"b", b"")))
+    for keep in (KeepHistory(KEEP_S), KeepHistory(None, 1 << 20)):
+        floor = proposed(Compactor(keep, lambda: 2 << 20), leader(), group.machine)
+        assert 0 < floor <= group.machine.watermark == ts(3 * STEP + 1)
+    assert floor
+    group.deliver(NOW, Compact(floor))
+    assert group.machine.versions.get_at(b"a", group.machine.watermark) is not None
 
 
 @pytest.mark.parametrize(
@@ -123,13 +139,13 @@ def test_a_pin_holds_the_floor_at_its_revision(caplog: pytest.LogCaptureFixture)
     assert len(caplog.records) == 2
 
 
-def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
+def what_is_proposed_passes_the_pins_that_the_machine_minds(kind: type[Compactor]) -> None:
     """Whatever pins there are, the machine accepts what the leader proposes."""
     rng = random.Random(7)
     count = 0
     for _ in range(60):
         group = group_with(*sorted(rng.sample(range(STEP, 40 * STEP), 12)))
-        compactor = Compactor(KeepHistory(KEEP_S), int)
+        compactor = kind(KeepHistory(KEEP_S), int)
         time = 41 * STEP
         for number in range(5):
             revision = ts(rng.randrange(STEP, 41 * STEP))
@@ -147,12 +163,11 @@ def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
     assert count > 100
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) -> None:
+def every_row_stays_for_a_part_of_the_time_whatever_clocks_show(kind: type[Compactor], seed: int) -> None:
     """Quorum time jumps, stands still, goes back and runs wild; leaders change; revisions never fall."""
     rng = random.Random(seed)
     group, now, clock = OwnClients(), 0.0, 1000 * TICKS_PER_S
-    compactor = Compactor(KeepHistory(KEEP_S), int)
+    compactor = kind(KeepHistory(KEEP_S), int)
     wall, rate = clock, 1.0
     written: dict[int, float] = {}
     dropped = 0
@@ -164,7 +179,7 @@ def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) 
             wall += int(rng.choice([-1, 1, 1]) * rng.expovariate(1 / KEEP_S) * TICKS_PER_S)
             rate = rng.choice([1.0, 1.0, 0.0, 3.0])
         if rng.random() < 0.01:
-            compactor = Compactor(KeepHistory(KEEP_S), int)
+            compactor = kind(KeepHistory(KEEP_S), int)
         leads = rng.random() < 0.95
         if wall > 0 and rng.random() < 0.5:
             clock = max(clock + 1, wall)
@@ -179,6 +194,22 @@ def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) 
                 dropped += 1
                 assert now - written.pop(revision) >= KEEP_S / PACE - 30.0
     assert dropped > 100
+
+
+def test_what_is_proposed_passes_the_pins_that_the_machine_minds() -> None:
+    what_is_proposed_passes_the_pins_that_the_machine_minds(Compactor)
+    with pytest.raises(AssertionError):
+        what_is_proposed_passes_the_pins_that_the_machine_minds(mutants.ProposesAbovePins)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_row_stays_for_a_part_of_the_time_whatever_clocks_show(seed: int) -> None:
+    every_row_stays_for_a_part_of_the_time_whatever_clocks_show(Compactor, seed)
+
+
+def test_without_a_pace_rows_go_too_early() -> None:
+    with pytest.raises(AssertionError):
+        every_row_stays_for_a_part_of_the_time_whatever_clocks_show(mutants.CompactsWithoutAPace, 1)
 
 
 def test_history_from_before_the_setting_goes_at_a_pace() -> None:
