@@ -29,7 +29,7 @@ from kvstore.machine.codec import TABLES
 from kvstore.machine.request import Put, Range, Scan
 from kvstore.storage.identity import Identity
 from kvstore.store.application import StoreApplication
-from kvstore.store.gate import Announcement, Gate
+from kvstore.store.gate import CALM_S, Announcement, Gate
 from kvstore.store.messages import STORE_MESSAGES, Levels, Query
 from kvstore.store.pages import PAGE_BYTES
 from kvstore.store.questions import Entries, Page
@@ -82,6 +82,8 @@ class Replica:
                 ordering.step(self.me, message, now)
         self.application.host(ordering)
         self.other: Gate[MessageId] = Gate(self.peer.group)
+        self.later = 0.0
+        """The other group's time."""
         self.used: dict[str, float] = defaultdict(float)
         self.count = 0
         self.last = NO_TIMESTAMP
@@ -125,17 +127,19 @@ class Replica:
         for delivery in deliveries:
             self.other.delivered(delivery.global_ts, delivery.dest)
         partition = self.application.partition(HERE)
-        announced = self.other.turn(0.0).announcements
+        for _ in range(2):  # it announces what it has collected for a while
+            self.later += CALM_S
+            turn = self.other.turn(self.later)
+        announced = turn.announcements + turn.calm
         if not partition.replica.is_leader:
             closed = Levels(Announcement(HERE, self.last, ()))
             self.measured("announcements", partition.receive, partition.replica.others[0], closed, 0.0)
             return
         for _, announcement in announced:
             self.measured("announcements", partition.receive, self.peer, Levels(announcement), 0.0)
-        for message in self.speak():
-            if isinstance(message, Levels):
-                self.other.heard(message.announcement)
-        self.other.turn(0.0)
+        self.speak()
+        self.other.heard(Announcement(HERE, partition.gate.closed, ()))
+        self.other.turn(self.later)
 
     def commit(self) -> None:
         """Commit the state, and wait for the disk."""

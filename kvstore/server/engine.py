@@ -303,6 +303,9 @@ class Engine:
 
     def _tick(self) -> None:
         self._wake_at = float("inf")
+        if self.now() < self.node.wake_at:
+            self._set_timer()  # what it was for has been done in another turn
+            return
         self._do(self.node.tick)
         self.turn_soon()
 

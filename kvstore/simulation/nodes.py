@@ -316,6 +316,9 @@ class SimMachine:
     def _tick(self) -> None:
         self._wake_at = float("inf")
         assert self.node is not None
+        if self.now() < self.node.wake_at:
+            self._set_timer()  # what it was for has been done in another turn
+            return
         self.node.tick()
         self.turn_soon()
 

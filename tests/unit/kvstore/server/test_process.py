@@ -156,6 +156,26 @@ def test_a_node_whose_state_is_wrong_stops_at_any_call(
     asyncio.run(main())
 
 
+def test_a_timer_whose_work_is_done_takes_no_turn(config: Config) -> None:
+    create_disk(config, N1)
+
+    async def main() -> None:
+        server = Server(config, N1)
+        engine = server.engine
+        taken: list[bool] = []
+        for due_in in (WAIT_S, 0.0):
+            engine.node.wake_at = engine.now() + due_in
+            engine._tick()
+            taken.append(engine._turning)
+            if due_in:
+                assert engine._wake_at == engine.node.wake_at, "it wakes then"
+        assert taken == [False, True]
+        engine.rest()
+        await asyncio.to_thread(engine.disk.close)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("under_way", "turns"), [(1, 5), (COMPANY, 1), (100, 1)])
 def test_a_node_with_company_takes_one_turn_for_all_that_comes_together(
     config: Config, monkeypatch: pytest.MonkeyPatch, under_way: int, turns: int

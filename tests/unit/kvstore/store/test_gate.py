@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvstore.machine.request import Footprint, Range
 from kvstore.store.dependencies import Dependencies
-from kvstore.store.gate import Announcement, Gate, Level, Turn
+from kvstore.store.gate import OFTEN, Announcement, Gate, Level, Turn
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId, Timestamp
 
@@ -389,3 +389,43 @@ def test_what_has_been_raised_since_is_not_forgotten(footprint: Footprint) -> No
     assert dependencies.of(PUT) == 2
     dependencies.forget(ts(2))
     assert dependencies.of(PUT) == 0
+
+
+def test_questions_end_although_nothing_can_be_closed() -> None:
+    """One of three groups has delivered nothing yet: the others know all they can after one round."""
+    gates: dict[GroupId, Gate[str]] = {group: Gate(group) for group in (A, B, C)}
+    gates[A].delivered(ts(5), (A, B), "z", PUT)
+    gates[A].delivered(ts(6), (A, C), "y", Footprint(writes=(b"l",)))
+    gates[B].delivered(ts(5), (A, B), "z", PUT)
+    gates[B].delivered(ts(7), (B, C), "x", Footprint(writes=(b"l",)))
+    gates[A].read("held", Footprint(reads=(b"k", b"l")))
+    asked: list[tuple[GroupId, GroupId]] = []
+    said: list[int] = []
+    for _ in range(10):
+        announcements = [(sender, *each) for sender, gate in gates.items() for each in gate.turn(0.0)[1]]
+        said.append(len(announcements))
+        for sender, receiver, announcement in announcements:
+            if announcement.wanted:
+                asked.append((sender, receiver))
+            gates[receiver].heard(announcement)
+    assert said[-1] == 0
+    assert sorted(asked) == [(A, B), (A, C), (B, A), (B, C)], "each asks each other once"
+    assert sum(said) <= 8
+    assert gates[A].closed < 6
+
+
+def test_what_is_held_again_and_again_is_asked_for_ahead() -> None:
+    """Then the other group announces without a question, and none is repeated for the same."""
+    gate: Gate[str] = Gate(A)
+    asked: list[int] = []
+    step = OFTEN // 2
+    for number in range(1, 101):
+        gts = ts(number * step)
+        gate.delivered(gts, (A, B), f"t{number}", PUT)
+        wanted = [each.wanted for _, each in gate.turn(0.0).announcements if each.wanted]
+        assert all(upto >= gts - step for upto in wanted)
+        asked += wanted
+        if number > 1:
+            gate.heard(announced(B, gts - step, A))
+    assert 2 < len(asked) < 25, "half of AHEAD is eight steps"
+    assert asked == sorted(set(asked))
