@@ -125,7 +125,7 @@ class Engine:
             limits=config.store.limits, now=self.now, work_clock=time.thread_time,
             rng=random.Random(secrets.randbits(128)), scrub_s=3600 * config.scrub_hours,
         )  # fmt: skip
-        self.service = Service(self.store.gateway, self.turn_soon)
+        self.service = Service(self.store.gateway, self.turn_soon, work_clock=time.thread_time)
         return self.store
 
     def _open_disk(
@@ -354,7 +354,7 @@ class Engine:
             self.node.durable(self.disk.log.durable)
             self.disk.state.log_durable(self.disk.log.durable)
             self.node.turn()
-        if self.disk.state.pump():
+        if self.disk.state.pump() or self.node.work():
             self.turn_soon()
         while self.disk.state.damaged:
             self.node.set_aside(*self.disk.state.damaged.popitem())

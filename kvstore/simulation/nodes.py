@@ -296,6 +296,8 @@ class SimMachine:
         self._turning = False
         assert self.node is not None
         self.node.turn()
+        if self.node.work():
+            self.turn_soon()
         wake_at = (self.node.wake_at + self._stood_still_s) / self._rate
         if wake_at < self._wake_at:
             self._wake_at = wake_at
