@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, assert_never
 from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import RequestDecoder, decode_request, encode_result
 from kvstore.machine.request import Get, footprint_of
-from kvstore.machine.slices import Meter
+from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
 from kvstore.storage.errors import DamagedRow
 from kvstore.store.comparison import Comparison
@@ -83,6 +83,9 @@ PULLED: Final = 256
 
 ANSWER_BYTES: Final = 1 << 20
 """Results of one message, unless a single one is larger: a link carries no message of any size."""
+
+SHORT_ROWS: Final = SLICE_ROWS // 2
+"""Rows that short reads may look at in a turn, however slow long work has been: longer ones cost a cut."""
 
 READS: Final = 10_000
 """Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
@@ -472,7 +475,7 @@ class Partition:
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""
         self._see_ballot()
-        self._meter.left = self._share.rows
+        self._meter.left = max(self._share.rows, SHORT_ROWS)
         leading = self._ballot is not None
         if leading and (self._arrived or self._round is not None):
             self._check_reads(now)  # first, since in a group of one they are answered at once

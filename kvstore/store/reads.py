@@ -241,7 +241,11 @@ class FeedQueue:
             self._numbers.add((client, number))
             self.behind += 1
             waiting = _WaitingFeed(client, number, question, now + STALE_S)
-            self._behind.setdefault(client, deque()).append(waiting)
+            queue = self._behind.setdefault(client, deque())
+            if question.wait_s:  # for all watchers of the present: those of history come after them
+                queue.appendleft(waiting)
+            else:
+                queue.append(waiting)
 
     def take_behind(
         self, meter: Meter, now: float

@@ -373,7 +373,7 @@ def test_a_turn_does_no_slice(loaded: Loaded) -> None:
 def test_gateways_that_are_behind_take_turns_with_their_questions_for_changes(loaded: Loaded) -> None:
     """One gateway's watchers of history do not hold up those of another, nor a step."""
     partition = loaded.partition
-    history = Feed(0, (ALL,), 1 << 20, 1.0)
+    history = Feed(0, (ALL,), 1 << 20, 0.0)
     for number in range(8):
         loaded.step(partition.receive, GATEWAY, Query(number, history), loaded.now)
     loaded.step(partition.receive, OTHER_GATEWAY, Query(1, history), loaded.now)
@@ -413,3 +413,15 @@ def test_questions_for_changes_whose_askers_have_asked_elsewhere_are_dropped(loa
     loaded.now += STALE_S
     assert loaded.turn() == []
     assert not loaded.partition.has_long_work
+
+
+def test_watchers_of_the_present_do_not_wait_for_those_of_history(loaded: Loaded) -> None:
+    for number in range(8):
+        question = Query(number, Feed(0, (ALL,), 1 << 20, 0.0))
+        loaded.step(loaded.partition.receive, GATEWAY, question, loaded.now)
+    live = Query(8, Feed(loaded.before, (ALL,), 1 << 20, 1.0))
+    loaded.step(loaded.partition.receive, GATEWAY, live, loaded.now)
+    answered: list[int] = []
+    while loaded.partition.has_long_work:
+        answered += [message.number for _, _, message in loaded.turn()]
+    assert answered == [8, *range(8)]

@@ -13,6 +13,7 @@ from kvstore.machine.commands import Compact, Tick
 from kvstore.machine.request import Get, Put, Range, ReadOperation, Scan, Shape, Transaction
 from kvstore.machine.results import Got, KeyValue, OperationResult, Scanned
 from kvstore.machine.slices import SLICE_ROWS
+from kvstore.store import partition as partitions
 from kvstore.store import share
 from kvstore.store.gateway import Ordered
 from kvstore.store.messages import Answer, Query
@@ -90,6 +91,7 @@ class Groups:
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SLICE_ROWS > SLICE
     monkeypatch.setattr(share, "SLICE_ROWS", SLICE)
+    monkeypatch.setattr(partitions, "SHORT_ROWS", SLICE)
 
 
 def run(test: Callable[[Groups, Service], Awaitable[None]]) -> Groups:
@@ -172,6 +174,7 @@ def test_reads_are_the_same_whether_they_take_one_step_or_many(
 
     many = len(run(test).asked)
     monkeypatch.setattr(share, "SLICE_ROWS", SLICE_ROWS)
+    monkeypatch.setattr(partitions, "SHORT_ROWS", SLICE_ROWS)
     assert len(run(test).asked) <= min(many, 4)
     assert many > 4 or operations[0] == Scan(HERE, limit=3)
     assert found[0] == found[1]
