@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,11 @@ from wbkv_proto.v1 import kv_pb2_grpc, session_pb2, session_pb2_grpc
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES: Final = 16 << 20
 """What a half frame claims to have."""
+
+
+BURN_S: Final = 0.001
+PIECE_BYTES: Final = 256 << 10
+"""What is durable before more is written."""
 
 
 class Target(NamedTuple):
@@ -59,8 +65,9 @@ def be_idle() -> None:
 
 
 def run(attack: Attack, target: Target, on: Event) -> None:
-    """Attack, with idle priority."""
-    be_idle()
+    """Attack, with idle priority; controls have the priority of nodes."""
+    if attack not in CONTROLS:
+        be_idle()
     attack(target, on)
 
 
@@ -151,6 +158,15 @@ def delete_everything(target: Target, on: Event) -> None:
     request.then.add(delete_range={"range": {"prefix": b""}})
     everything = kv.DeleteRequest(range={"prefix": b""})
     repeat_request(target, on, request, lambda: stub.Delete(everything, timeout=10.0))
+
+
+def delete_others(target: Target, on: Event) -> None:
+    """The same with all keys but those of the innocent client."""
+    stub = kv_stub(target)
+    request = kv.TxnRequest()
+    request.then.add(delete_range={"range": {"prefix": b"key"}})
+    others = kv.DeleteRequest(range={"prefix": b"key"})
+    repeat_request(target, on, request, lambda: stub.Delete(others, timeout=10.0))
 
 
 def past(target: Target, on: Event) -> None:
@@ -265,6 +281,53 @@ def deletes(target: Target, on: Event) -> None:
         client.delete(wbkv.prefix("doomed/"))
 
     together(load_and_delete, 1)
+
+
+def thrice(on: Event, work: Callable[[], object]) -> None:
+    """Do the same in three processes, as many as there are nodes, until this one is killed."""
+    parent = os.getpid()
+    children = [os.fork() for _ in range(2) if os.getpid() == parent]
+    if all(children):
+        on.set()
+    while children or os.getppid() == parent:
+        work()
+
+
+def burn(_: Target, on: Event) -> None:
+    """A third of the time of each of three processes, a millisecond at a time: as much as nodes spend on long
+    work. They do nothing for the store.
+    """
+
+    def work() -> None:
+        until = time.thread_time() + BURN_S
+        while time.thread_time() < until:
+            pass
+        time.sleep(2 * BURN_S)
+
+    thrice(on, work)
+
+
+def write_files(_: Target, on: Event) -> None:
+    """Three processes that write what nodes write for five transactions of 7 MiB a second: twice as much, in
+    pieces, into a file of each. They do nothing for the store.
+    """
+    data = bytes(PIECE_BYTES)
+    pause_s = PIECE_BYTES / (5 * 2 * (7 << 20))
+
+    def work() -> None:
+        with tempfile.TemporaryFile() as file:
+            due = time.monotonic()
+            for _ in range(256):
+                os.pwrite(file.fileno(), data, 0)
+                os.fdatasync(file.fileno())
+                due += pause_s
+                time.sleep(max(0.0, due - time.monotonic()))
+
+    thrice(on, work)
+
+
+CONTROLS: Final = (burn, write_files)
+"""What costs an innocent client as much as an attack may cost the machine, without the store's part in it."""
 
 
 def connected(address: str) -> socket.socket:

@@ -10,7 +10,11 @@ would count as a cost of the attack. So the figures are what the attack costs th
 processes leave the attacker CPU time (each attacker's is printed): measure on a machine that does nothing
 else. *Back within* is the time from the attack's end until ten pairs of calls in a row take less than twice
 the quiet p99 each, 60 s at most. `--only NAMES` runs some attacks only: names of functions of `attackers`,
-with commas between them.
+with commas between them; `--write` keeps what several such runs measure together.
+
+*Controls* are not attacks: processes of normal priority that use the machine's cores, or its disk, as much as
+the nodes do for an attack, and do not know the store. What they cost the innocent client, an attack costs it
+at least, where all nodes and clients share one machine.
 """
 
 from __future__ import annotations
@@ -50,6 +54,13 @@ BACK_PAIRS: Final = 10
 
 ON_S: Final = 120.0
 """How long an attack may take to begin."""
+
+P99: Final = "p99 of an innocent client"
+COLUMNS: Final = {
+    P99: "x", "its p99 before": "ms", "its longest call": "ms", "its errors": "",
+    "memory of the largest node": "MiB", "back within": "s",
+}  # fmt: skip
+"""What is measured of an attack, and in which units."""
 
 SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -160,7 +171,8 @@ def attacks(sizes: Any) -> Iterator[tuple[str, Attack, int]]:
     yield "transactions of 7 MiB", attackers.large, 0
     yield f"counts of {sizes.keys:,} keys", attackers.counts, 0
     yield f"conditions on {sizes.keys:,} keys", attackers.unchanged, 0
-    yield f"deletes of {sizes.keys:,} keys", attackers.delete_everything, 0
+    yield f"deletes of {sizes.keys:,} keys and the innocent client's", attackers.delete_everything, 0
+    yield f"deletes of {sizes.keys:,} keys of others", attackers.delete_others, 0
     yield f"scans before {sizes.keys:,} keys", attackers.past, 0
     yield "400 calls never read", attackers.unread_calls, 0
     yield "100 sessions never read", attackers.unread_sessions, 0
@@ -171,6 +183,8 @@ def attacks(sizes: Any) -> Iterator[tuple[str, Attack, int]]:
     yield "half frames", attackers.half_frames, 0
     yield "random bytes", attackers.garbage, 0
     yield "refused connections", attackers.refused, 0
+    yield "control: a third of the time of three processes", attackers.burn, 0
+    yield "control: files of three processes", attackers.write_files, 0
 
 
 def chosen(sizes: Any) -> list[tuple[str, Attack, int]]:
@@ -188,6 +202,7 @@ class Observation(NamedTuple):
     """What one attack did to the innocent client and to the nodes."""
 
     ratio: float
+    quiet_ms: float
     longest_ms: float
     errors: int
     memory_mib: float
@@ -225,7 +240,9 @@ def attacked(
     back = wait_until_back(innocent, ended, 2 * quiet_p99)
     later = [call.error for call in innocent.calls(ended, time.monotonic()) if call.error is not None]
     longest = max(call.took for call in calls) * 1e3
-    found = Observation(p99(calls) / quiet_p99, longest, len(errors) + len(later), memory, back)
+    found = Observation(
+        p99(calls) / quiet_p99, quiet_p99 * 1e3, longest, len(errors) + len(later), memory, back
+    )
     name = attack.__name__
     what = f"quiet p99 {quiet_p99 * 1e3:.1f} ms, {len(calls)} calls, attacker's CPU time {used:.1f} s"
     print(f"  {name}: {what}; {found}", flush=True)
@@ -252,20 +269,35 @@ def measure_all(sizes: Any) -> Iterator[Figure]:
                     target = Target(list(cluster.addresses), nodes, revision, size)
                     found[what].append(attacked(cluster, innocent, sizes, attack, target))
     for what, observed in found.items():
-        ratios, longest, errors, memory, back = zip(*observed, strict=True)
-        yield Figure.of(f"{what}: p99 of an innocent client", "x", ratios)
-        yield Figure.of(f"{what}: its longest call", "ms", longest)
-        yield Figure.of(f"{what}: its errors", "", errors)
-        yield Figure.of(f"{what}: memory of the largest node", "MiB", memory)
-        yield Figure.of(f"{what}: back within", "s", back)
+        ratios, quiet, longest, errors, memory, back = zip(*observed, strict=True)
+        samples = ratios, quiet, longest, errors, memory, back
+        for (column, unit), found_of in zip(COLUMNS.items(), samples, strict=True):
+            yield Figure.of(f"{what}: {column}", unit, found_of)
+
+
+def table(figures: Sequence[Figure]) -> Iterator[list[str]]:
+    """The figures as rows: an attack each, and a heading."""
+    yield ["an innocent client beside ...", *COLUMNS]
+    found: dict[str, dict[str, Figure]] = defaultdict(dict)
+    for figure in figures:
+        what, _, column = figure.name.rpartition(": ")
+        found[what][column] = figure
+    for what, columns in found.items():
+        p99_of = columns[P99]
+        yield [
+            what,
+            f"{p99_of.median} ({p99_of.spread})",
+            *(columns[column].median for column in COLUMNS if column != P99),
+        ]
 
 
 BENCHMARK = Benchmark(
-    "attacks", "cluster", __doc__, measure_all,
+    "attacks", "attacks", __doc__, measure_all,
     {
         "keys": (300_000, 20_000), "seconds": (10.0, 3.0), "calls": (400, 400), "watches": (1_000, 200),
         "streams": (9_000, 1_000), "deleted": (250_000, 5_000), "rounds": (3, 1), "only": ("", ""),
     },
+    part="only",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ The page marks where each table goes by comments. A test checks that the page is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from benchmarks import attacks
 from benchmarks.comparison.table import cells
 from benchmarks.profiling.names import cpu_table, lines_table
 from benchmarks.record import PAGE, RESULTS, Result, read_all
@@ -15,7 +16,9 @@ from benchmarks.record import PAGE, RESULTS, Result, read_all
 BEFORE: Final = RESULTS / "before"
 """Results that were kept, to show what a change has done: see `cpu_table`."""
 
-LAYERS: Final = ("cluster", "growth", "etcd", "profile", "client", "store", "node", "ordering", "tools")
+LAYERS: Final = (
+    "cluster", "growth", "attacks", "etcd", "profile", "client", "store", "node", "ordering", "tools",
+)  # fmt: skip
 
 HEADLINES: Final = (
     ("transactions of a put in one partition, 300 in flight", "cluster", "one partition, os: transactions"),
@@ -56,8 +59,16 @@ def table(results: Mapping[str, Result], layer: str) -> Iterator[str]:
 
 def beside_etcd(results: Mapping[str, Result]) -> Iterator[str]:
     """Figures of etcd and of ours, side by side, and how they were measured."""
-    result = results["etcd"]
-    heading, *rows = cells(result.figures)
+    yield from _rows(cells(results["etcd"].figures), results["etcd"])
+
+
+def beside_attackers(results: Mapping[str, Result]) -> Iterator[str]:
+    """What hostile clients cost an innocent one, an attack in each row."""
+    yield from _rows(attacks.table(results["attacks"].figures), results["attacks"])
+
+
+def _rows(table: Iterable[Sequence[str]], result: Result) -> Iterator[str]:
+    heading, *rows = table
     yield f"| {' | '.join(heading)} |"
     yield "|---" * len(heading) + "|"
     yield from (f"| {' | '.join(row)} |" for row in rows)
@@ -82,6 +93,8 @@ def made(page: str, results: Mapping[str, Result]) -> str:
     """The page with the tables of these results."""
     tables = {"head": head(results)} | {layer: table(results, layer) for layer in LAYERS}
     tables["etcd"] = beside_etcd(results)
+    if "attacks" in results:
+        tables["attacks"] = beside_attackers(results)
     tables["profile"] = cpu_table(results["profile"], read_all(BEFORE).get("profile"))
     tables["time line"] = lines_table(results["profile"])
     return fill(page, {name: "\n".join(lines) for name, lines in tables.items()})

@@ -12,7 +12,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +120,10 @@ class Benchmark:
     """By option: in full, and with `--quick`. Texts are options of other kinds."""
     prints: bool = True
     """Whether each figure is printed: some benchmarks print tables of their own."""
+    part: str = ""
+    """The option that asks for some of the figures. What several runs have measured of the same commit, with
+    the same sizes on the same machine, is kept together.
+    """
 
     def main(self, argv: Sequence[str] | None = None) -> None:
         """Measure, print, and keep the result if asked to."""
@@ -146,13 +150,22 @@ class Benchmark:
                 print(f"{figure.name}: {figure.median}, {figure.spread}", flush=True)
             result.figures.append(figure)
         if given.write:
-            result.write()
+            self.completed(result).write()
+
+    def completed(self, result: Result, folder: Path = RESULTS) -> Result:
+        """Return a result with the figures of other parts that are kept, if they go together."""
+        kept = read_all(folder).get(self.name) if self.part else None
+        same = ("command", "commit", "machine")
+        if kept is None or any(getattr(kept, field) != getattr(result, field) for field in same):
+            return result
+        figures = {figure.name: figure for figure in (*kept.figures, *result.figures)}
+        return replace(result, figures=list(figures.values()))
 
     def command(self, given: argparse.Namespace) -> str:
         """The command that measures the same: options that differ from their defaults."""
         words = [f"python -m benchmarks.{self.name}", *["--quick"] * given.quick]
         for name, sizes in self.sizes.items():
-            if (value := getattr(given, name)) != sizes[given.quick]:
+            if name != self.part and (value := getattr(given, name)) != sizes[given.quick]:
                 words.append(f"--{name.replace('_', '-')} {value}")
         return " ".join(words)
 

@@ -87,6 +87,10 @@ class BareMulticast:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
+    def work(self, now: float) -> bool:
+        """Return False: there is no long work."""
+        return False
+
     def unsaved(self, group: GroupId) -> bool:
         """Return False: all state comes from deliveries."""
         return False

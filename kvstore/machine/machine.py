@@ -56,7 +56,7 @@ from kvstore.machine.results import (
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW, Repeated
-from kvstore.machine.slices import RUN_ROWS, Meter, finish, unmetered
+from kvstore.machine.slices import AT_ONCE_ROWS, RUN_ROWS, Meter, finish, unmetered
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
 from kvstore.machine.versions import Row, Writer
 from kvstore.machine.waiting import Facts, OpenTransaction
@@ -132,7 +132,7 @@ class Machine(Housekeeper):
         """Reads that have their locks; and those of them that the host has drained."""
         self._effects = Effects()
         self._slice_rows = slice_rows
-        self._meter = Meter(slice_rows)
+        self._meter = Meter(min(slice_rows, AT_ONCE_ROWS))
         self._paused: dict[Timestamp, None] = {}
         """Transactions that go on with the next slice."""
         self._used: dict[int, int] = {}
@@ -369,17 +369,18 @@ class Machine(Housekeeper):
         """Whether transactions or reads wait for locks of those that go on with the next `run`."""
         return any(map(self._locks.is_waited_for, self._paused))
 
-    def run(self) -> None:
-        """Begin a step: execute a slice of the long transactions.
+    def run(self, most: int = RUN_ROWS) -> int:
+        """Execute a slice of the long transactions, of so many rows at most; return how many were looked at.
 
         The host calls this now and then, not too often, or nothing else gets done. What is delivered until
-        the next call uses the rest of the slice.
+        the next call uses the rest of the slice, up to `AT_ONCE_ROWS`.
         """
         self._release_reads()
+        rows = min(most, self._slice_rows)
         # The oldest gets half of the slice: it holds up the watermark. The rest goes to the clients whose
         # transactions have looked at the fewest rows.
-        half = self._slice_rows // 2
-        self._meter.left = self._slice_rows - half
+        half = rows // 2
+        self._meter.left = rows - half
         if self._paused:
             self._run(min(self._paused))
         self._meter.left += half
@@ -387,6 +388,9 @@ class Machine(Housekeeper):
             self._run(min(self._paused, key=self._looked_at))
         if not self._paused:
             self._used.clear()
+        looked_at = rows - self._meter.left
+        self._meter.left = min(self._meter.left, AT_ONCE_ROWS)
+        return looked_at
 
     def _run(self, gts: Timestamp) -> None:
         found, left = self._open[gts], self._meter.left

@@ -15,9 +15,13 @@ from typing import Any, Final, Generic, TypeVar
 from kvstore.machine.ordered import K, Marks, MemoryMap, OrderedMap, ReadableMap, V, marks_of
 
 SLICE_ROWS: Final = 500
-"""Rows that the reads of a replica look at in one step, about: less than a millisecond."""
+"""Rows that the reads of a replica look at in one step, at most."""
 RUN_ROWS: Final = 500
-"""Rows that its long transactions look at in one step."""
+"""Rows that its long transactions look at in one step, at most."""
+AT_ONCE_ROWS: Final = 32
+"""Rows that they look at between two steps, when they are delivered: enough for short ranges. What is longer
+waits for the next step, however much is delivered at once.
+"""
 ROW_BYTES: Final = 4096
 """A large value counts as one more row for each of these."""
 RANGE_ROWS: Final = 8

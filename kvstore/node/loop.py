@@ -566,6 +566,12 @@ class Node:
             self._commit_at, self._application.wake_at, self.staging.wake_at, outbox.wake_at, wake
         )
 
+    def work(self) -> bool:
+        """Let the application do a slice of long work, after a turn whose messages have left. Return whether
+        the next turn is due at once.
+        """
+        return self._application.work(self._clock.now())
+
     def _drain(self, now: float) -> None:
         """Run the replicas until none has a message for another; then write one batch if a promise needs it.
 

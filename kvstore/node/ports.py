@@ -160,6 +160,11 @@ class Application(Protocol):
     def turn(self, now: float) -> list[Outgoing]:
         """Return and remove the messages to send."""
 
+    def work(self, now: float) -> bool:
+        """Do a slice of work that may wait, once the messages of a turn have left. Return whether the next
+        turn is due at once.
+        """
+
     def unsaved(self, group: GroupId) -> bool:
         """Return whether there is anything to commit besides deliveries."""
 

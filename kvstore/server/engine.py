@@ -127,7 +127,7 @@ class Engine:
             rng=random.Random(secrets.randbits(128)), scrub_s=3600 * config.scrub_hours,
             keep=config.keep_history, used=lambda: state.usage().used,
         )  # fmt: skip
-        self.service = Service(self.store.gateway, self.turn_soon)
+        self.service = Service(self.store.gateway, self.turn_soon, work_clock=time.thread_time)
         return self.store
 
     def _open_disk(
@@ -366,7 +366,7 @@ class Engine:
             self.node.durable(self.disk.log.durable)
             self.disk.state.log_durable(self.disk.log.durable)
             self.node.turn()
-        if self.disk.state.pump():
+        if self.disk.state.pump() or self.node.work():
             self.turn_soon()
         while self.disk.state.damaged:
             self.node.set_aside(*self.disk.state.damaged.popitem())

@@ -304,6 +304,8 @@ class SimMachine:
         self._turning = False
         assert self.node is not None
         self.node.turn()
+        if self.node.work():
+            self.turn_soon()
         self._set_timer()
 
     def _set_timer(self) -> None:

@@ -43,7 +43,7 @@ COMMIT_BYTES: Final = 4 << 20
 PIECES: Final = 8
 """Commits of batches that pieces of staged payloads wait for, at most."""
 
-SLOW_S: Final = 0.02
+SLOW_S: Final = 0.005
 PATIENCE_S: Final = 1.0
 """After a commit in the loop that takes SLOW_S, the thread makes all commits for PATIENCE_S."""
 

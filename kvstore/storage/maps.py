@@ -26,6 +26,9 @@ V = TypeVar("V")
 ABSENT_MAX: Final = 1 << 16
 """Keys that a layer remembers not to be below it."""
 
+DECODED_BYTES: Final = 16 << 10
+"""Rows of a range are decoded when so many bytes of them are wanted: the caller may need few of many."""
+
 _UNKNOWN: Final[Any] = object()
 
 
@@ -198,7 +201,13 @@ class StoredMap(Generic[K, V]):
         first = table.encode_key(start)
         last = None if end is None else table.encode_key(end)
         for chunk in chunks(self._below, first, last, reverse=reverse):
-            yield self._rows_of(chunk)
+            begin = size = 0
+            for index, (_, stored) in enumerate(chunk):
+                if size > DECODED_BYTES:
+                    yield self._rows_of(chunk[begin:index])
+                    begin, size = index, 0
+                size += len(stored)
+            yield self._rows_of(chunk[begin:])
 
     def _rows_of(self, chunk: Sequence[Pair]) -> list[tuple[K, V]]:
         """Rows of bytes, decoded. Long scans live here, so a bad row is looked for only if there is one."""

@@ -31,7 +31,7 @@ _BEYOND: Final = b"\xff" * 512
 CHUNK_BYTES: Final = 256 << 10
 """Values that are read at once: several rows only up to this."""
 CHUNK_FIRST: Final = 16
-CHUNK_MAX: Final = 1024
+CHUNK_MAX: Final = 128
 """Number of rows that are read at once: few at first, since most ranges are short."""
 
 Pair: TypeAlias = tuple[bytes, bytes]

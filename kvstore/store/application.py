@@ -275,6 +275,19 @@ class StoreApplication:
         self.wake_at = min(self._partitions_at, self.gateway.wake_at, self.scrubber.wake_at)
         return outgoing
 
+    def work(self, now: float) -> bool:
+        """Do a slice of long work, if one is due. Return whether another turn is due at once."""
+        for group in list(self._long):
+            try:
+                partition = self._partitions.get(group)
+                if partition is None or not partition.work(now):
+                    continue
+            except DamagedRow as error:
+                self.damaged[group] = error
+            self._woken.add(group)
+            return True
+        return False
+
     def _ballots_changed(self) -> bool:
         """Whether a replica takes part in another ballot, or leads or has stopped leading."""
         followed, partitions = self._followed, self._partitions
@@ -302,8 +315,9 @@ class StoreApplication:
                     wakes[group] = partition.wake_at
                     if partition.has_long_work:
                         self._long.add(group)
-                    else:
-                        self._long.discard(group)
+                    elif group in self._long:
+                        self._long.remove(group)
+                        self._share.leave(group)
             except DamagedRow as error:
                 self.damaged[group] = error
                 wakes[group] = float("inf")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -83,6 +84,9 @@ PULLED: Final = 256
 
 ANSWER_BYTES: Final = 1 << 20
 """Results of one message, unless a single one is larger: a link carries no message of any size."""
+
+SHORT_ROWS: Final = SLICE_ROWS // 2
+"""Rows that short reads may look at in a turn, however slow long work has been: longer ones cost a cut."""
 
 READS: Final = 10_000
 """Strict reads that may wait. Abandoned ones are among them: they end with the rest."""
@@ -158,10 +162,16 @@ class Partition:
         self._meter = Meter()
         """What short reads may still look at in this turn."""
         self._share = share or Share(pause_s=0.0)
-        self._sliced = True  # a partition before it may be in the queue of the node's share
-        """Whether there was long work at the last turn."""
-        self._reads_next = False
-        """Whether the next slice is one of reads: they and transactions take turns."""
+        self._long_work: deque[tuple[Callable[[], bool], Callable[[int, float], int]]] = deque(
+            (
+                (lambda: self.machine.running, lambda rows, _: self.machine.run(rows)),
+                (lambda: self._questions.long > 0, self._read_slice),
+                (lambda: self._feed.behind > 0, self._feed_slice),
+            )
+        )
+        """The kinds of long work, the next one first: whether there is any, and what does a slice of so many
+        rows, and returns how many it has looked at.
+        """
         self._waited: set[Timestamp] = set()
         """Transactions that waited for votes at the last pull."""
         self._pulled = NO_TIMESTAMP
@@ -358,30 +368,42 @@ class Partition:
         for asker, number, question in self._questions.take(self._meter, now):
             self._answer(asker, number, self._read_at(question, self._meter))
 
-    def _do_slice(self, now: float) -> None:
-        """Do a slice of long work, if there is any and it is this partition's turn."""
-        share, group = self._share, self.group
-        self._sliced = self.has_long_work
-        if not self._sliced:
-            share.leave(group)
-        elif share.take(group, now):
-            if self.machine.running and not (self._reads_next and self._questions.long):
-                self.machine.run()
-                self._reads_next = True
-            else:
-                self._read_slice(now)
-                self._reads_next = False
-            more = self.machine.running or self._questions.long > 0
-            share.done(group, more=more, waited_for=self.machine.is_waited_for())
+    def work(self, now: float) -> bool:
+        """Do a slice of long work, if there is any and it is this partition's turn. Return whether it was.
 
-    def _read_slice(self, now: float) -> None:
-        """Perform long reads until a slice is used up."""
-        meter = Meter(SLICE_ROWS)
+        What comes of it leaves with the next turn. The messages of the turn before must have left already:
+        no process waits for a slice that has nothing to do with it.
+        """
+        share, group = self._share, self.group
+        if not self.has_long_work:
+            share.leave(group)
+            return False
+        if not share.take(group, now):
+            return False
+        kinds = self._long_work
+        while not kinds[0][0]():
+            kinds.rotate(-1)
+        rows = kinds[0][1](share.rows, now)
+        kinds.rotate(-1)
+        share.done(group, more=self.has_long_work, waited_for=self.machine.is_waited_for(), rows=rows)
+        return True
+
+    def _read_slice(self, rows: int, now: float) -> int:
+        """Perform long reads until a slice of so many rows is used up; return how many were looked at."""
+        meter = Meter(rows)
         for asker, number, question in self._questions.take_long(meter, now):
             if isinstance(question, Sample):
                 self._answer(asker, number, sample(self.machine.versions, question, meter))
             else:
                 self._answer(asker, number, self._read_at(question, meter))
+        return rows - meter.left
+
+    def _feed_slice(self, rows: int, now: float) -> int:
+        """Answer questions for changes that are there, in the same way."""
+        meter = Meter(rows)
+        for watcher, number, changes in self._feed.take_behind(meter, now):
+            self._answer(watcher, number, changes)
+        return rows - meter.left
 
     def _answer(self, client: ClientId, number: int, response: Response) -> None:
         self._outgoing.append((self.me, (client,), Answer(number, response)))
@@ -453,9 +475,7 @@ class Partition:
     def turn(self, now: float) -> list[Outgoing]:
         """Return all outgoing messages."""
         self._see_ballot()
-        self._meter.left = SLICE_ROWS
-        if self._sliced or self.has_long_work:
-            self._do_slice(now)
+        self._meter.left = max(self._share.rows, SHORT_ROWS)
         leading = self._ballot is not None
         if leading and (self._arrived or self._round is not None):
             self._check_reads(now)  # first, since in a group of one they are answered at once
@@ -508,7 +528,7 @@ class Partition:
     @property
     def has_long_work(self) -> bool:
         """Whether there is work for the node's share of long work."""
-        return self._questions.long > 0 or self.machine.running
+        return self._questions.long > 0 or self.machine.running or self._feed.behind > 0
 
     @property
     def wake_at(self) -> float:

@@ -37,8 +37,12 @@ SAMPLED: Final = 1 << 13
 SAMPLED_ROWS: Final = 16
 """Keys of a sample that count as a row."""
 
-FEED_CHANGES: Final = 4096
-"""Changes of keys that are examined for one answer: a few milliseconds."""
+FEED_CHANGES: Final = 1024
+"""Changes of keys that are examined for one answer, at most."""
+FEED_AT_ONCE: Final = 256
+"""Changes that are examined for an asker that has waited for them, and has the rest to ask for."""
+FEED_ROWS: Final = 2
+"""Changes that count as a row."""
 
 EVENT_BYTES: Final = 32
 """What an event counts beside its key and its value."""
@@ -195,11 +199,23 @@ class _WaitingFeed:
 
 
 class FeedQueue:
-    """Questions for changes, which wait until there are some. Each is answered once: gateways ask again for
-    what follows.
+    """Questions for changes. Each is answered once: gateways ask again for what follows.
+
+    A question waits until there are changes, and is answered with the first of them. Those of gateways that
+    are behind are long work, for which gateways take turns. They are dropped when they have waited for long,
+    as other reads are.
     """
 
-    __slots__ = ("_examined", "_large", "_large_until", "_versions", "_waiting")
+    __slots__ = (
+        "_behind",
+        "_examined",
+        "_large",
+        "_large_until",
+        "_numbers",
+        "_versions",
+        "_waiting",
+        "behind",
+    )
 
     def __init__(self, versions: Versions) -> None:
         self._versions = versions
@@ -209,11 +225,44 @@ class FeedQueue:
         self._large: tuple[int, Row] | None = None
         """The transaction that is being sent in parts: it is not decoded again for each of them."""
         self._large_until = 0.0
+        self._behind: OrderedDict[ClientId, deque[_WaitingFeed]] = OrderedDict()
+        """Questions for changes that are there, by gateway, the one whose turn is next first."""
+        self._numbers: set[tuple[ClientId, int]] = set()
+        """Of these questions."""
+        self.behind = 0
+        """How many they are."""
 
     def add(self, client: ClientId, number: int, question: Feed, now: float) -> None:
         """Add a question, to be answered when there are changes or its time is over."""
-        self._waiting.append(_WaitingFeed(client, number, question, now + question.wait_s))
-        self._examined = 0
+        if question.after >= self._versions.watermark:
+            self._waiting.append(_WaitingFeed(client, number, question, now + question.wait_s))
+            self._examined = 0
+        elif (client, number) not in self._numbers and self.behind < QUEUED:
+            self._numbers.add((client, number))
+            self.behind += 1
+            waiting = _WaitingFeed(client, number, question, now + STALE_S)
+            queue = self._behind.setdefault(client, deque())
+            if question.wait_s:  # for all watchers of the present: those of history come after them
+                queue.appendleft(waiting)
+            else:
+                queue.append(waiting)
+
+    def take_behind(
+        self, meter: Meter, now: float
+    ) -> Iterator[tuple[ClientId, int, Changes | CompactedReply]]:
+        """Remove and answer questions for changes that are there, while the meter has rows."""
+        while self._behind and meter.left > 0:
+            client, queue = next(iter(self._behind.items()))
+            each = queue.popleft()
+            self.behind -= 1
+            self._numbers.discard((client, each.number))
+            if queue:
+                self._behind.move_to_end(client)
+            else:
+                del self._behind[client]
+            if now < each.until:
+                most = max(1, min(meter.left * FEED_ROWS, FEED_CHANGES))
+                yield client, each.number, self._changes(each.question, now, most, meter)
 
     def __bool__(self) -> bool:
         """Whether `due` has anything to do, now or later."""
@@ -232,13 +281,14 @@ class FeedQueue:
             if watermark <= each.question.after and now < each.until:
                 self._waiting.append(each)
             else:
-                yield each.client, each.number, self._changes(each.question, now)
+                yield each.client, each.number, self._changes(each.question, now, FEED_AT_ONCE, unmetered())
 
-    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
+    def _changes(self, question: Feed, now: float, most: int, meter: Meter) -> Changes | CompactedReply:
+        """Return what follows, examining at most so many changes, which the meter counts."""
         position = after, skip = question.after, question.skip
         if after >= self._versions.watermark:
             return Changes(after, (), skip, *position)
-        size, left = max(question.limit_bytes, 1), FEED_CHANGES
+        size, left = max(question.limit_bytes, 1), most
         upto, last, begin = self._versions.watermark, after, skip
         found: list[tuple[int, tuple[Event, ...]]] = []
         skip = 0
@@ -250,6 +300,7 @@ class FeedQueue:
                 if events:
                     found.append((revision, events))
                 if end < len(row):
+                    left -= end - begin
                     if end:
                         upto, skip = revision - 1, end
                         self._large, self._large_until = (revision, row), now + LARGE_S
@@ -261,6 +312,7 @@ class FeedQueue:
                 begin = 0
         except Compacted as error:
             return CompactedReply(error.floor)
+        meter.left -= 1 + (most - left) // FEED_ROWS
         return Changes(upto, tuple(found), skip, *position)
 
     def _rows(self, after: int, skip: int) -> Iterator[tuple[int, Row]]:

@@ -25,7 +25,7 @@ from kvstore.machine.request import (
     Transaction,
 )
 from kvstore.machine.results import KeyValue, Outcome
-from kvstore.store import errors
+from kvstore.store import errors, watches
 from kvstore.store.deadlines import Deadlines, Waiter
 from kvstore.store.feeds import Batch, Piece
 from kvstore.store.gateway import Committed, Gateway, Identity, Ordered
@@ -48,7 +48,6 @@ from kvstore.store.questions import (
 )
 from kvstore.store.reservations import ALWAYS_FIRST, RESERVE_S, Reservations
 from kvstore.store.splits import LOOKED_AT, Split, Spread, divide
-from kvstore.store.watches import Watches
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
 __all__ = [
@@ -64,6 +63,9 @@ __all__ = [
     "SnapshotPart",
     "Split",
 ]
+
+BUFFER_PAGES: Final = 128
+"""Pages of changes that are kept for watchers."""
 
 AGAIN_S: Final = 0.02
 """How soon to ask a replica again that is behind the revision."""
@@ -112,8 +114,14 @@ class Service:
     """One node's store. All calls are made in its loop, with requests that `validate` has accepted."""
 
     def __init__(
-        self, gateway: Gateway, turn_soon: Callable[[], None], *, page_bytes: int = PAGE_BYTES
+        self,
+        gateway: Gateway,
+        turn_soon: Callable[[], None],
+        *,
+        page_bytes: int = PAGE_BYTES,
+        work_clock: Callable[[], float] | None = None,
     ) -> None:
+        """`work_clock` measures how long the process works; without it, work takes no time."""
         self._gateway = gateway
         self._page_bytes = page_bytes
         self._turn_soon = turn_soon
@@ -121,7 +129,12 @@ class Service:
         self._deadlines = Deadlines()
         self._moving: dict[GroupId, asyncio.Future[Any]] = {}
         """Groups that are being moved on, for all callers that wait for it."""
-        self._watches = Watches(self, page_bytes=page_bytes)
+        self._watches = watches.Watches(
+            self,
+            page_bytes=min(page_bytes, watches.PAGE_BYTES),
+            buffer_bytes=BUFFER_PAGES * page_bytes,
+            work_clock=work_clock,
+        )
 
     def newest(self) -> int:
         """Return a time that no revision of a correct client is far above."""

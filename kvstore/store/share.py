@@ -4,6 +4,9 @@ All partitions of a node share it, and take turns. After each slice there is a p
 process has worked at it: so long work takes at most a third of the node's time, however many partitions have
 some, and whatever a slice takes on this machine. If short work waits for the locks of long work, the pause is
 half as long as the slice: others would only wait longer.
+
+What arrives during a slice waits for its end. So a slice has as many rows as are looked at in `SLICE_S`, as
+far as the slices before it tell. Results do not depend on how work is cut (`kvstore.machine.slices`).
 """
 
 from __future__ import annotations
@@ -11,10 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kvstore.machine.slices import SLICE_ROWS
 from multicast.types import GroupId
 
 PAUSE_S: Final = 0.001
 """The shortest pause after a slice."""
+
+SLICE_S: Final = 0.001
+"""How long the process works at a slice, about."""
+
+LEAST_ROWS: Final = 32
+"""A slice has so many rows, however long they take. One with fewer does not tell how long rows take."""
 
 PAUSES: Final = 2
 """How often a slice's time fits into the pause after it."""
@@ -47,6 +57,8 @@ class Share:
         """Partitions with long work, the next one first, and when they last asked."""
         self.at = 0.0
         """When the next slice is due."""
+        self.rows = SLICE_ROWS
+        """How many rows the next slice may look at."""
 
     def take(self, group: GroupId, now: float) -> bool:
         """Return whether the partition may do a slice now. It calls `done` after it."""
@@ -63,10 +75,16 @@ class Share:
         self._began = 0.0 if self._work_clock is None else self._work_clock()
         return True
 
-    def done(self, group: GroupId, *, more: bool, waited_for: bool = False) -> None:
-        """Note the end of a slice, whether the partition has more to do, and whether others wait for that."""
+    def done(self, group: GroupId, *, more: bool, waited_for: bool = False, rows: int = 0) -> None:
+        """Note the end of a slice: whether the partition has more to do, whether others wait for that, and
+        how many rows were looked at.
+        """
         now = self._now if self._clock is None else self._clock()
         worked = 0.0 if self._work_clock is None else self._work_clock() - self._began
+        if rows >= LEAST_ROWS and worked > 0.0:
+            # Halfway: a slice that was interrupted, or collected garbage, says little of the next.
+            wanted = (self.rows + rows * SLICE_S / worked) / 2
+            self.rows = max(LEAST_ROWS, min(int(wanted), SLICE_ROWS))
         pauses = PAUSES_WAITED_FOR if waited_for else PAUSES
         self.at = now + max(self._pause_s, pauses * worked)
         if more:

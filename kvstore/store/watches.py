@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,11 +21,11 @@ from kvstore.store.hub import Audience, Cursor, Hub
 from kvstore.store.questions import Changes, Feed
 from multicast.types import TICKS_PER_S, GroupId, Timestamp, time_of, timestamp
 
-PAGE_BYTES: Final = 128 << 10
-"""Bytes of changes that a replica is asked for at a time: a few milliseconds of its loop."""
+PAGE_BYTES: Final = 32 << 10
+"""Bytes of changes that a replica is asked for at a time: about a millisecond of its loop."""
 
-BUFFER_PAGES: Final = 128
-"""Pages of changes that a hub keeps."""
+BUFFER_BYTES: Final = 16 << 20
+"""Bytes of changes that a hub keeps."""
 
 BATCH_BYTES: Final = 256 << 10
 """Bytes of changes that a watcher takes at a time."""
@@ -53,6 +53,12 @@ HUBS: Final = 64
 
 READERS: Final = 8
 """Questions for history that are in flight at once."""
+
+PAUSES: Final = 6
+"""How often the time that merging a page of history takes fits into the pause after it, of all readers of
+history. To encode and to send a page takes about twice as long as to merge it. So history takes a third of a
+node's time, at most.
+"""
 
 WOKEN: Final = 16
 """Watchers that are woken before others may use the event loop."""
@@ -116,10 +122,23 @@ class _SharedHub:
 class Watches:
     """See the module."""
 
-    def __init__(self, groups: Groups, *, page_bytes: int = PAGE_BYTES) -> None:
-        """`page_bytes` is about what a replica answers at a time."""
+    def __init__(
+        self,
+        groups: Groups,
+        *,
+        page_bytes: int = PAGE_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        work_clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`page_bytes` is about what a replica answers at a time, and `buffer_bytes` what a hub keeps.
+        `work_clock` measures how long the process works; without it, work takes no time.
+        """
         self._groups = groups
         self._page_bytes = page_bytes
+        self._buffer_bytes = buffer_bytes
+        self._work_clock = work_clock or (lambda: 0.0)
+        self._read_at = 0.0
+        """When history may be read again."""
         self._feeds: dict[GroupId, _GroupFeed] = {}
         self._hubs: dict[tuple[GroupId, ...], _SharedHub] = {}
         self._watchers = 0
@@ -295,7 +314,7 @@ class Watches:
         positions = {group: self._feeds[group].position for group in groups}
         known = {group: position for group, position in positions.items() if position is not None}
         if shared.hub is None and len(known) == len(groups):
-            shared.hub = Hub(known, buffer_bytes=BUFFER_PAGES * self._page_bytes)
+            shared.hub = Hub(known, buffer_bytes=self._buffer_bytes)
             shared.marked_at = asyncio.get_running_loop().time()
             shared.ready.set()
 
@@ -413,10 +432,12 @@ class Watches:
                 if reading := [feed.task for feed in feeds if feed.task is not None]:
                     await asyncio.wait(reading, timeout=IDLE_S, return_when=asyncio.FIRST_COMPLETED)
                 before = merged.positions
+                began = self._work_clock()
                 for feed in feeds:
                     feed.take()
                 upto = merged.complete
                 found = merged.drain()
+                self._read_at = max(self._read_at, loop.time()) + PAUSES * (self._work_clock() - began)
                 overdue = loop.time() >= passed_on_at + self._paced(progress_s)
                 if found or (upto > passed_on and (overdue or 0 < until <= upto)):
                     passed_on, passed_on_at = upto, loop.time()
@@ -443,6 +464,9 @@ class Watches:
     async def _read(self, ranges: tuple[Range, ...], group: GroupId, after: int, skip: int) -> Changes:
         """Ask for history, in turns with other watchers that do."""
         async with self._history:
+            pause = self._read_at - asyncio.get_running_loop().time()
+            if pause > 0.0:
+                await asyncio.sleep(pause)
             question = Feed(after, ranges, self._page_bytes, 0.0, skip)
             return await self._groups.changes(group, question, of_leader=False)
 

@@ -398,8 +398,8 @@ class HubStartsInTheMiddle(Hub):
 class ForgetsTheRest(FeedQueue):
     """What does not fit into an answer of its transaction is left out."""
 
-    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
-        found = super()._changes(question, now)
+    def _changes(self, question: Feed, now: float, most: int, meter: Meter) -> Changes | CompactedReply:
+        found = super()._changes(question, now, most, meter)
         if isinstance(found, Changes) and found.skip:
             return Changes(found.upto + 1, found.transactions, 0, found.after, found.after_skip)
         return found

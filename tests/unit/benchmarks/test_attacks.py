@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import attackers, attacks
-from benchmarks.attacks import BACK_PAIRS, BENCHMARK, Call, back_after, chosen
+from benchmarks.attacks import BACK_PAIRS, BENCHMARK, COLUMNS, Call, back_after, chosen
+from benchmarks.record import Figure, Machine, Result
 
 ENOUGH = 2 * BACK_PAIRS
 
@@ -48,3 +50,30 @@ def test_attacks_by_name() -> None:
     assert len(chosen(sizes(""))) == len(list(attacks.attacks(sizes(""))))
     with pytest.raises(SystemExit, match=r"unknown attack nonsense; choose from large, counts"):
         chosen(sizes("large,nonsense"))
+
+
+def test_a_table_has_an_attack_in_each_row() -> None:
+    figures = [
+        Figure.of(f"{what}: {column}", unit, [number, number + 2.0])
+        for number, what in enumerate(("scans", "control: files"))
+        for column, unit in COLUMNS.items()
+    ]
+    heading, first, second = attacks.table(figures)
+    assert heading == ["an innocent client beside ...", *COLUMNS]
+    assert first == ["scans", "1.00 x (0 - 2.00 (2))", "1.00 ms", "1.00 ms", "1.00", "1.00 MiB", "1.00 s"]
+    assert second[0] == "control: files"
+
+
+def test_runs_of_some_attacks_are_kept_together_if_they_measure_the_same(tmp_path: Path) -> None:
+    def result(names: str, commit: str = "abc") -> Result:
+        figures = [Figure.of(name, "x", [float(len(names))]) for name in names.split(",")]
+        machine = Machine(2, "CPython 3.11.2", "Linux 6.1.0")
+        return Result("attacks", "attacks", "python -m", commit, machine, 0.2, "2026-01-02", figures)
+
+    result("large,counts").write(tmp_path)
+    together = BENCHMARK.completed(result("counts,past,refused"), tmp_path)
+    assert {figure.name: figure.samples for figure in together.figures} == {
+        "large": [12.0], "counts": [19.0], "past": [19.0], "refused": [19.0],
+    }  # fmt: skip
+    later = result("past", commit="abd")
+    assert BENCHMARK.completed(later, tmp_path) == later

@@ -30,17 +30,29 @@ from kvstore.machine.request import (
     Unchanged,
 )
 from kvstore.machine.results import Deleted, Failed, Fault, Got, Outcome, Scanned, Unmet
-from kvstore.machine.slices import RUN_ROWS, SLICE_ROWS
+from kvstore.machine.slices import AT_ONCE_ROWS, RUN_ROWS, SLICE_ROWS
 from kvstore.machine.versions import Version
 from kvstore.store.messages import Answer, BallotCheck, Query, Results
 from kvstore.store.partition import Partition
-from kvstore.store.questions import Entries, Page, ReadAt, Response, Sample, StrictRead, Values
+from kvstore.store.questions import (
+    Changes,
+    Entries,
+    Feed,
+    Page,
+    ReadAt,
+    Response,
+    Sample,
+    StrictRead,
+    Values,
+)  # fmt: skip
+from kvstore.store.reads import FEED_AT_ONCE, STALE_S
 from kvstore.store.share import PAUSE_S, Share
-from multicast.types import timestamp
+from multicast.types import ClientId, timestamp
 from tests.unit.kvstore.store.test_partition import GATEWAY, PLACEMENT, A, Leader, delivery
 
 KEYS = 4 * SLICE_ROWS
 BATCH = 500
+OTHER_GATEWAY = ClientId(GATEWAY + 1)
 MOST = SLICE_ROWS + SLICE_ROWS // 4
 """A step ends soon after its slice: with the row that used it up, and what writes cost."""
 ALL = Range(b"", b"m")
@@ -104,6 +116,7 @@ class Loaded:
     def turn(self) -> Any:
         """The next turn, when long transactions may go on."""
         self.now += PAUSE_S
+        self.step(self.partition.work, self.now)
         return self.step(self.partition.turn, self.now)
 
     def order(self, transaction: Transaction) -> tuple[Outcome, int]:
@@ -305,6 +318,7 @@ def test_slices_leave_time_for_others(loaded: Loaded) -> None:
     loaded.now += PAUSE_S
     loaded.steps.clear()
     for _ in range(5):
+        loaded.step(loaded.partition.work, loaded.now)
         loaded.step(loaded.partition.turn, loaded.now)
     assert 0 < sum(loaded.steps) <= MOST
     assert loaded.partition.wake_at == loaded.now + PAUSE_S
@@ -326,3 +340,88 @@ def test_a_restart_does_not_execute_all_at_once(loaded: Loaded) -> None:
     while partition.machine.waiting:
         loaded.turn()
     assert partition.machine.state().watermark == machine.watermark
+
+
+def test_what_is_delivered_together_looks_at_few_rows_at_once(loaded: Loaded) -> None:
+    """Long work at delivery would be outside of the node's share of it."""
+    partition, time = loaded.partition, loaded.time
+    loaded.time += 10
+    counts = Transaction(then=(COUNT,) * 14)
+    loaded.step(partition.deliver, [delivery(time + 1 + i, counts, (A,)) for i in range(10)])
+    assert 0 < loaded.steps[-1] <= AT_ONCE_ROWS + 1
+    while partition.machine.waiting:
+        loaded.turn()
+
+
+def test_a_turn_does_no_slice(loaded: Loaded) -> None:
+    """The messages of a turn leave first: `work` is called after it."""
+    partition = loaded.partition
+    loaded.time += 1
+    loaded.step(partition.deliver, [delivery(loaded.time, Transaction(then=(COUNT,)), (A,))])
+    loaded.step(partition.receive, GATEWAY, Query(1, Page(COUNT, loaded.before)), loaded.now)
+    loaded.step(partition.receive, GATEWAY, Query(2, Feed(0, (ALL,), 1 << 20, 1.0)), loaded.now)
+    for _ in range(5):
+        loaded.now += PAUSE_S
+        assert loaded.step(partition.turn, loaded.now) == []
+        assert loaded.steps[-1] == 0
+    kinds = set()
+    while partition.has_long_work:
+        kinds |= {type(message) for _, _, message in loaded.turn()}
+    assert kinds == {Results, Answer}
+
+
+def test_gateways_that_are_behind_take_turns_with_their_questions_for_changes(loaded: Loaded) -> None:
+    """One gateway's watchers of history do not hold up those of another, nor a step."""
+    partition = loaded.partition
+    history = Feed(0, (ALL,), 1 << 20, 0.0)
+    for number in range(8):
+        loaded.step(partition.receive, GATEWAY, Query(number, history), loaded.now)
+    loaded.step(partition.receive, OTHER_GATEWAY, Query(1, history), loaded.now)
+    loaded.steps.clear()
+    answered: list[ClientId] = []
+    while partition.has_long_work:
+        found = [(receivers[0], message) for _, receivers, message in loaded.turn()]
+        assert len(found) <= 1, "the first answer uses the slice up"
+        for client, message in found:
+            assert isinstance(message.response, Changes)
+            answered.append(client)
+    assert answered == [GATEWAY, OTHER_GATEWAY, *[GATEWAY] * 7]
+    assert max(loaded.steps) <= 2 * MOST, "rows of history are decoded as a whole"
+
+
+def test_a_question_for_changes_that_waits_is_answered_at_once_by_the_first_of_them(loaded: Loaded) -> None:
+    partition, after = loaded.partition, loaded.partition.machine.watermark
+    for number in range(3):
+        loaded.step(partition.receive, GATEWAY, Query(number, Feed(0, (ALL,), 1 << 20, 1.0)), loaded.now)
+    loaded.step(partition.receive, OTHER_GATEWAY, Query(1, Feed(after, (ALL,), 1 << 20, 1.0)), loaded.now)
+    loaded.time += 1
+    puts = tuple(Put(b"k%07d" % number, b"v") for number in range(2 * FEED_AT_ONCE))
+    loaded.step(partition.deliver, [delivery(loaded.time, Transaction(then=puts), (A,))])
+    while loaded.partition.machine.running:
+        partition.machine.run()
+    found = loaded.step(partition.turn, loaded.now)
+    changes = [message.response for _, (to,), message in found if to == OTHER_GATEWAY]
+    assert [len(events) for each in changes for _, events in each.transactions] == [FEED_AT_ONCE]
+    while partition.has_long_work:
+        loaded.turn()
+
+
+def test_questions_for_changes_whose_askers_have_asked_elsewhere_are_dropped(loaded: Loaded) -> None:
+    for number in range(5):
+        question = Query(number, Feed(0, (ALL,), 1 << 20, 1.0))
+        loaded.step(loaded.partition.receive, GATEWAY, question, loaded.now)
+    loaded.now += STALE_S
+    assert loaded.turn() == []
+    assert not loaded.partition.has_long_work
+
+
+def test_watchers_of_the_present_do_not_wait_for_those_of_history(loaded: Loaded) -> None:
+    for number in range(8):
+        question = Query(number, Feed(0, (ALL,), 1 << 20, 0.0))
+        loaded.step(loaded.partition.receive, GATEWAY, question, loaded.now)
+    live = Query(8, Feed(loaded.before, (ALL,), 1 << 20, 1.0))
+    loaded.step(loaded.partition.receive, GATEWAY, live, loaded.now)
+    answered: list[int] = []
+    while loaded.partition.has_long_work:
+        answered += [message.number for _, _, message in loaded.turn()]
+    assert answered == [8, *range(8)]

@@ -14,6 +14,7 @@ from kvstore.machine.request import Get, Put, Range, ReadOperation, Scan, Shape,
 from kvstore.machine.results import Got, KeyValue, OperationResult, Scanned
 from kvstore.machine.slices import SLICE_ROWS
 from kvstore.store import partition as partitions
+from kvstore.store import share
 from kvstore.store.gateway import Ordered
 from kvstore.store.messages import Answer, Query
 from kvstore.store.partition import Partition
@@ -75,6 +76,7 @@ class Groups:
         partition = self.partitions[group]
         partition.receive(GATEWAY, Query(len(self.asked), question), 0.0)
         for _ in range(10):
+            partition.work(0.0)
             for _, _, message in partition.turn(0.0):
                 if isinstance(message, Answer) and message.number == len(self.asked):
                     asyncio.get_running_loop().call_soon(done, message.response)
@@ -88,7 +90,8 @@ class Groups:
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SLICE_ROWS > SLICE
-    monkeypatch.setattr(partitions, "SLICE_ROWS", SLICE)
+    monkeypatch.setattr(share, "SLICE_ROWS", SLICE)
+    monkeypatch.setattr(partitions, "SHORT_ROWS", SLICE)
 
 
 def run(test: Callable[[Groups, Service], Awaitable[None]]) -> Groups:
@@ -170,7 +173,8 @@ def test_reads_are_the_same_whether_they_take_one_step_or_many(
             assert [each.count for each in committed.results if isinstance(each, Scanned)] == expected
 
     many = len(run(test).asked)
-    monkeypatch.setattr(partitions, "SLICE_ROWS", SLICE_ROWS)
+    monkeypatch.setattr(share, "SLICE_ROWS", SLICE_ROWS)
+    monkeypatch.setattr(partitions, "SHORT_ROWS", SLICE_ROWS)
     assert len(run(test).asked) <= min(many, 4)
     assert many > 4 or operations[0] == Scan(HERE, limit=3)
     assert found[0] == found[1]

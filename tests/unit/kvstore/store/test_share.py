@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.store.share import LOST_S, PAUSE_S, Share
+from kvstore.machine.slices import SLICE_ROWS
+from kvstore.store.share import LEAST_ROWS, LOST_S, PAUSE_S, SLICE_S, Share
 from multicast.types import GroupId
 
 GROUPS = [GroupId(number) for number in range(3)]
@@ -75,3 +76,29 @@ def test_a_partition_that_never_comes_does_not_hold_up_others() -> None:
     share.done(second, more=True)
     assert not share.take(first, PAUSE_S)
     assert share.take(first, 2 * LOST_S)
+
+
+@pytest.mark.parametrize("row_s", [SLICE_S / 100, 4 * SLICE_S / SLICE_ROWS])
+def test_a_slice_has_as_many_rows_as_take_a_millisecond(row_s: float) -> None:
+    clock = Clock()
+    share = Share(clock)
+    for _ in range(20):
+        clock.now = share.at
+        assert share.take(GROUPS[0], clock.now)
+        rows = share.rows
+        clock.now += rows * row_s
+        share.done(GROUPS[0], more=True, rows=rows)
+    assert share.rows * row_s == pytest.approx(SLICE_S, rel=0.02)
+
+
+def test_few_or_slow_rows_do_not_stop_long_work() -> None:
+    clock = Clock()
+    share = Share(clock)
+    for rows, takes_s in ((LEAST_ROWS - 1, 1.0), *[(LEAST_ROWS, 1.0)] * 20):
+        clock.now = share.at
+        assert share.take(GROUPS[0], clock.now)
+        clock.now += takes_s
+        share.done(GROUPS[0], more=True, rows=rows)
+        if rows < LEAST_ROWS:
+            assert share.rows == SLICE_ROWS, "too few to tell"
+    assert share.rows == LEAST_ROWS

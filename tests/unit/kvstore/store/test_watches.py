@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from kvstore.machine.request import Range
 from kvstore.simulation.event_loop import SimEventLoop
+from kvstore.store.feeds import MergedFeed
 from kvstore.store.questions import Changes, Feed
-from kvstore.store.watches import PACE_S, Watches
+from kvstore.store.watches import PACE_S, PAUSES, Watches
 from multicast.sim.network import Loop
 from multicast.types import TICKS_PER_S, GroupId, timestamp
 
@@ -77,3 +80,49 @@ def test_many_watchers_share_a_bounded_number_of_marks() -> None:
     found = marks(400, 0.05)
     assert len(found) == 400, "each gets some"
     assert 0.4 * SECONDS / PACE_S <= found.total() <= SECONDS / PACE_S + 400
+
+
+class LongHistory(IdleGroup):
+    """A group with changes for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def changes(self, _: GroupId, question: Feed, *, of_leader: bool) -> Changes:
+        await asyncio.sleep(0.0001)
+        self.asked += not question.wait_s
+        return Changes(question.after + 1, (), after=question.after)
+
+
+def test_readers_of_history_share_a_third_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To merge a page is a third of what it costs: it is encoded and sent, too."""
+    merge_s, worked = 0.001, Counter[str]()
+    groups: list[LongHistory] = []
+    take = MergedFeed.take
+
+    def slow_take(merged: MergedFeed, group: GroupId, changes: Changes) -> None:
+        worked["pages"] += 1
+        take(merged, group, changes)
+
+    monkeypatch.setattr(MergedFeed, "take", slow_take)
+
+    async def one(watches: Watches) -> None:
+        ranges = (Range(b"", None),)
+        async for _ in watches.watch(after=1, ranges=ranges, groups=(GROUP,), until=0, progress_s=0.1):
+            pass
+
+    async def main() -> None:
+        groups.append(LongHistory())
+        watches = Watches(groups[0], work_clock=lambda: worked["pages"] * merge_s)
+        tasks = [asyncio.create_task(one(watches)) for _ in range(100)]
+        await asyncio.sleep(SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    loop = Loop()
+    SimEventLoop(loop, "a node").create_task(main())  # type: ignore[abstract]  # see the module
+    while loop.step():
+        pass
+    assert 0.8 <= groups[0].asked * merge_s * PAUSES / SECONDS <= 1.2
