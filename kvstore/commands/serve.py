@@ -63,6 +63,7 @@ class ServeCommand:
         # Only here: a node needs packages that other subcommands do without.
         import uvloop
 
+        from kvstore.server.crashes import crash_trace
         from kvstore.server.process import serve
         from kvstore.storage.errors import StorageError
 
@@ -71,7 +72,10 @@ class ServeCommand:
                 from kvstore.local.disk import create_disk
 
                 create_disk(config, node)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with (
+                crash_trace(config.crash_trace(node), config.data(node)),
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
                 return runner.run(serve(config, node))
         except (OSError, StorageError) as error:  # a traceback would not help the operator
             logger.critical("stopped: %s", error)

@@ -449,7 +449,7 @@ class Node:
         missed = self._application.deliveries(me.group, after, *limits) if after else ()
         if missed and missed[0].previous_ts == after:
             self._outbox.add(me, [((target,), Deliveries(tuple(missed), hosted.position))])
-        elif not self._transfers.is_sending(me, target, now):
+        elif not self._transfers.is_sending(me, target, number, now):
             state = self._application.snapshot(me.group)
             self._transfers.send(me, target, number, hosted.replica.checkpoint(), state, now)
 

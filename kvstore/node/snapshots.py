@@ -1,8 +1,10 @@
 """Transfer snapshots to replicas that have missed more than the other members of their group retain.
 
 A snapshot travels in pieces of bounded size, one at a time: the next leaves when the last has been
-acknowledged, so that a transfer never fills a link, and the group goes on meanwhile. First comes the ordering
-state (the `Checkpoint`), then the application's pieces. No state is replaced before the last piece arrived.
+acknowledged, so that a transfer never fills a link, and the group goes on meanwhile. A receiver that gets no
+more asks again, and gets the piece again whose acknowledgement is overdue: either may have been lost. First
+comes the ordering state (the `Checkpoint`), then the application's pieces. No state is replaced before the
+last piece arrived.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ PIECE_BYTES: Final = 1 << 20
 TRANSFER_S: Final = 5.0
 """How long a piece may stay without an acknowledgement before the transfer may start anew."""
 
+REPEAT_S: Final = 0.5
+"""How long a piece may stay so before it is sent again, if the receiver asks. It doubles each time."""
+
 Piece: TypeAlias = tuple[ReplicaId, ReplicaId, SnapshotPiece | SnapshotAck]
 """A piece or an acknowledgement to send: its sender, its receiver, and the message."""
 
@@ -42,6 +47,9 @@ class SnapshotSender:
     pieces: Iterator[SnapshotPiece]
     sent: SnapshotPiece
     deadline: float
+    repeat_at: float
+    repeats: int = 0
+    """How often the last piece was sent again."""
 
 
 @dataclass(slots=True)
@@ -74,10 +82,20 @@ class SnapshotTransfers:
         self._receivers: dict[ReplicaId, SnapshotReceiver] = {}
         self._pieces: list[Piece] = []
 
-    def is_sending(self, me: ReplicaId, target: ReplicaId, now: float) -> bool:
-        """Return whether a transfer to the replica is under way, and its last piece not overdue."""
+    def is_sending(self, me: ReplicaId, target: ReplicaId, number: int, now: float) -> bool:
+        """Return whether the transfer that the replica asks for is under way, and its last piece not overdue
+        for long. Send that piece again if it is time.
+
+        A replica that asks by another number has begun anew, and has nothing of the last transfer.
+        """
         sender = self._senders.get((me, target))
-        return sender is not None and now < sender.deadline
+        if sender is None or sender.transfer != number or now >= sender.deadline:
+            return False
+        if now >= sender.repeat_at:
+            sender.repeats += 1
+            sender.repeat_at = now + REPEAT_S * (1 << sender.repeats)
+            self._pieces.append((me, target, sender.sent))
+        return True
 
     def send(
         self,
@@ -90,7 +108,8 @@ class SnapshotTransfers:
     ) -> None:
         """Start to send a snapshot, which the target has asked for by this number."""
         pieces = pieces_of(transfer, checkpoint, state)
-        sender = self._senders[me, target] = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S)
+        sender = SnapshotSender(transfer, pieces, next(pieces), now + TRANSFER_S, now + REPEAT_S)
+        self._senders[me, target] = sender
         self._pieces.append((me, target, sender.sent))
 
     def acknowledge(self, me: ReplicaId, target: ReplicaId, ack: SnapshotAck, now: float) -> None:
@@ -102,6 +121,7 @@ class SnapshotTransfers:
             del self._senders[me, target]
             return
         sender.sent, sender.deadline = next(sender.pieces), now + TRANSFER_S
+        sender.repeat_at, sender.repeats = now + REPEAT_S, 0
         self._pieces.append((me, target, sender.sent))
 
     def receive(
@@ -118,6 +138,8 @@ class SnapshotTransfers:
         if receiver is None or (receiver.source, receiver.transfer) != (source, piece.transfer):
             return None
         if not receiver.add(piece):
+            if piece.index == receiver.count - 1:  # its acknowledgement was lost
+                self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))
             return None
         receiver.deadline = now + TRANSFER_S
         self._pieces.append((me, source, SnapshotAck(piece.transfer, piece.index)))

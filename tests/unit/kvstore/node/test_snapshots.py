@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvstore.node.snapshots import TRANSFER_S, SnapshotTransfers
+from kvstore.node.snapshots import REPEAT_S, TRANSFER_S, SnapshotTransfers
 from kvstore.wire.messages import SnapshotAck, SnapshotPiece
+from multicast.durable import Checkpoint
 from multicast.types import GroupId, ReplicaId
 
 ME, ONE, OTHER = (ReplicaId(GroupId(0), slot, 7) for slot in range(3))
@@ -46,3 +47,44 @@ def test_the_next_transfer_may_begin_when_one_is_complete() -> None:
     transfers = SnapshotTransfers()
     assert transfers.receive(ME, ONE, piece(1, 0, last=True), 0.0) is not None
     assert transfers.receive(ME, OTHER, piece(2, 0, last=True), 0.1) is not None
+
+
+def sending(number: int, now: float) -> SnapshotTransfers:
+    """Transfers of a node that has just sent the first piece of a snapshot."""
+    transfers = SnapshotTransfers()
+    transfers.send(ME, ONE, number, Checkpoint(), iter([b"one", b"two"]), now)
+    assert [sent.index for _, _, sent in transfers.take_pieces() if isinstance(sent, SnapshotPiece)] == [0]
+    return transfers
+
+
+def test_a_piece_that_was_lost_is_sent_again_when_the_receiver_asks_again() -> None:
+    transfers = sending(1, 0.0)
+    asks = [0.2 * step for step in range(1, 20)]
+    sent_at = []
+    for now in asks:
+        assert transfers.is_sending(ME, ONE, 1, now)
+        sent_at += [now for _ in transfers.take_pieces()]
+    first, second, third = sent_at
+    assert REPEAT_S <= first < 2 * REPEAT_S
+    assert third - second > second - first > REPEAT_S, "ever more rarely"
+    transfers.acknowledge(ME, ONE, SnapshotAck(1, 0), 4.0)
+    [(_, _, following)] = transfers.take_pieces()
+    assert following.index == 1
+    assert transfers.is_sending(ME, ONE, 1, 4.0 + REPEAT_S)
+    assert transfers.take_pieces() == [(ME, ONE, following)]
+    assert not transfers.is_sending(ME, ONE, 1, 4.0 + TRANSFER_S), "it may start anew"
+
+
+def test_a_receiver_that_has_begun_anew_does_not_wait_for_the_end_of_its_last_transfer() -> None:
+    transfers = sending(1, 0.0)
+    assert not transfers.is_sending(ME, ONE, 2, 0.1)
+
+
+def test_a_piece_that_arrives_again_is_acknowledged_again_and_kept_once() -> None:
+    transfers = SnapshotTransfers()
+    for index in (0, 0, 1, 1):
+        assert transfers.receive(ME, ONE, piece(1, index), 0.0) is None
+        assert transfers.take_pieces() == [(ME, ONE, SnapshotAck(1, index))]
+    found = transfers.receive(ME, ONE, piece(1, 2, last=True), 0.0)
+    assert found is not None
+    assert len(found.state) == 3
