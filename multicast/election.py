@@ -54,6 +54,17 @@ class LeaderSelection:
         wait = self._timing.election_s * (1 + self._rng.random()) * self._backoff()
         self.stand_at = now if at_once else now + wait
 
+    def stand_early(self, membership: Membership, now: float) -> None:
+        """Stand soon, unless a leader was heard: this member has just started, maybe with all others.
+
+        That is after a heartbeat, in which a living leader would be heard, and in turn, from the preferred
+        leader on, so that members that have started together do not stand together.
+        """
+        if self.grants(now) and self.stand_at < math.inf:  # a leader does not stand
+            members = membership.current.members
+            turn = (members.index(self._me) - membership.group) % len(members)
+            self.stand_at = min(self.stand_at, now + (1 + turn) * self._timing.heartbeat_s)
+
     def heard_leader(self, now: float) -> None:
         """Record a heartbeat of a leader."""
         self._attempts = 0

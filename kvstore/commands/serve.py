@@ -60,6 +60,7 @@ class ServeCommand:
         import uvloop
 
         from kvstore import storage
+        from kvstore.server.crashes import crash_trace
         from kvstore.server.process import serve
         from kvstore.storage.errors import StorageError
 
@@ -73,7 +74,10 @@ class ServeCommand:
                     storage.reclaim(config.data(node))
                 except StorageError as error:  # the node is of more use than its space
                     logger.warning("%s; the node starts with its files as they are", error)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with (
+                crash_trace(config.crash_trace(node), config.data(node)),
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
                 return runner.run(serve(config, node))
         except (OSError, StorageError) as error:  # a traceback would not help the operator
             logger.critical("stopped: %s", error)

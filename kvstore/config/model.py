@@ -271,6 +271,10 @@ class Config:
         """Where the node says how it is (`status`): beside its disk, which may be gone."""
         return self.data(node).parent / f"{node}.sock"
 
+    def crash_trace(self, node: NodeId) -> Path:
+        """Where a crash of the node's process leaves a trace: beside its disk, too."""
+        return self.data(node).parent / f"{node}.crash"
+
     @property
     def trace_folder(self) -> Path | None:
         """Where nodes record what they deliver."""

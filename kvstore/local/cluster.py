@@ -168,7 +168,11 @@ class LocalCluster:
     def add(self, port: int | None = None) -> NodeId:
         """Add a node, which is in no group until it replaces another. It does not run yet."""
         node = next(name for n in itertools.count(1) if (name := NodeId(f"n{n}")) not in self.config.nodes)
-        free, api = free_ports(2)
+        taken = {
+            own for nodes in (self.config.addresses, self.config.api_addresses) for _, own in nodes.values()
+        }
+        # Nodes that are down do not occupy theirs. With twice as many and two more, two are free.
+        free, api = [found for found in free_ports(len(taken) + 2) if found not in taken][:2]
         serves = any(other.api for other in self.config.nodes.values())
         self.config = self.config.with_node(node, free if port is None else port, api if serves else None)
         dump_config(self.config, self.data / CONFIG)

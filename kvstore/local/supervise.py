@@ -27,6 +27,10 @@ LOG_BYTES: Final = 8 << 20
 LOOK_S: Final = 10.0
 """Interval between checks of the size."""
 
+_NO_BYTECODE: Final = "PYTHONDONTWRITEBYTECODE"
+"""Is not passed on to nodes: each start would compile every module that has no bytecode yet, in half of the
+time that the start takes."""
+
 _LAUNCH: Final = """
 import ctypes, os, signal, sys
 parent_death_signal = 1
@@ -140,6 +144,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={name: value for name, value in os.environ.items() if name != _NO_BYTECODE},
                 process_group=0,  # Ctrl-C is for the supervisor alone
             )
 

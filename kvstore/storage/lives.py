@@ -3,7 +3,8 @@
 LMDB trusts its pages: a damaged one may end the process, by an assertion or a signal, at the read that finds
 it, and again in the next life. So a node that has died several times in a row has its environments checked in
 another process before it opens them. The count is in a file beside them. It need not survive the machine: a
-process that dies leaves what it has written.
+process that dies leaves what it has written. A process that was ended from outside has not died of its pages:
+a caller that knows this does not count it (`forgive`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def settle(path: Path) -> None:
     """Note that this life goes well, or has ended well."""
     if _read(path):
         _write(path, 0)
+
+
+def forgive(path: Path) -> None:
+    """Do not count the last life, which was ended from outside. Call this before `begin`."""
+    if deaths := _read(path):
+        _write(path, deaths - 1)
 
 
 def suspect(path: Path) -> None:

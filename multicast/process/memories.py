@@ -157,3 +157,5 @@ class Memories(Restoration[E]):
             self._break_silence()
             if self._is_first():
                 self.selection.expect_leader(self.now, at_once=True)
+            elif self.me in self.membership.current.bit:
+                self.selection.stand_early(self.membership, self.now)

@@ -499,6 +499,18 @@ def consecutive(count: int) -> int:
             return base
 
 
+def test_an_added_node_gets_no_port_of_a_node_that_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(LocalCluster(tmp_path / "cluster", 3, 2)) as cluster:
+        config = cluster.config
+        taken = [port for _, port in [*config.addresses.values(), *config.api_addresses.values()]]
+        monkeypatch.setattr(module, "free_ports", lambda count: [*taken, 9998, 9999][:count])
+        node = cluster.add()
+        assert cluster.config.addresses[node][1] == 9998
+        assert cluster.config.api_addresses[node][1] == 9999
+
+
 def test_a_cluster_whose_port_was_taken_meanwhile_can_move(shell: Shell) -> None:
     LocalCluster(shell.data, 1, 1, make_disk=standin.make_disk).close()
     before = load_config(shell.data / "cluster.toml")

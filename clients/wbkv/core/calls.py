@@ -39,6 +39,9 @@ RENEWALS: Final = 3
 
 BACKOFF_S: Final = 0.01
 BACKOFF_MAX_S: Final = 1.0
+UNREACHED_MAX_S: Final = 0.2
+"""The longest back-off after an attempt that has reached no node: it has cost the cluster nothing, and all
+nodes may be about to start."""
 
 TOPOLOGY_S: Final = 2.0
 """The time limit for fetching the topology."""
@@ -106,7 +109,7 @@ class Calls:
                 seeds = ", ".join(self.router.seeds)
                 reason = "" if last is None or not last.begun else f" ({last.error.message})"
                 raise Unavailable(f"no node answers on {seeds}{reason}: is the cluster up?")
-            yield Wait(backoff(tries, self.environment))
+            yield Wait(backoff(tries, self.environment, reached=last is not None and last.begun))
 
     def refresh(self, left_s: float) -> Plan[None]:
         """Fetch the topology again. Only speed depends on it, so a failure is ignored."""
@@ -201,18 +204,18 @@ class Calls:
                 unsure = unsure or (writes and answer.begun and error.same_id)
                 router.failed(address, error, gone=_is_gone(answer, limit_s, patience_s))
                 tried.append(address)
-                left = yield from self._pause(len(tried), deadline)
+                left = yield from self._pause(len(tried), deadline, reached=answer.begun)
                 if left <= 0:
                     raise out_of_time(answer, timeout_s, tried, unsure=unsure)
         finally:
             if signed is not None:
                 self._identity.done(signed)
 
-    def _pause(self, tries: int, deadline: float) -> Plan[float]:
+    def _pause(self, tries: int, deadline: float, *, reached: bool) -> Plan[float]:
         """Wait before the next attempt. Return the time that is left then."""
         left = deadline - self._now()
         if left > 0:
-            yield Wait(min(backoff(tries, self.environment), left))
+            yield Wait(min(backoff(tries, self.environment, reached=reached), left))
             left = deadline - self._now()
         if left > 0 and self.router.due:
             yield from self.refresh(left)
@@ -234,9 +237,9 @@ def _is_gone(failure: Failure, limit_s: float, patience_s: float) -> bool:
     return not failure.heard and (failure.error.kind != ApiError.DEADLINE_PASSED or limit_s >= patience_s)
 
 
-def backoff(tries: int, environment: Environment) -> float:
-    """Return the wait before the next attempt: exponential, with jitter."""
-    longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S)
+def backoff(tries: int, environment: Environment, *, reached: bool = True) -> float:
+    """Return the wait before the next attempt: exponential, with jitter; short if no node was `reached`."""
+    longest = min(BACKOFF_S * (1 << min(tries, 10)), BACKOFF_MAX_S if reached else UNREACHED_MAX_S)
     return longest * environment.rng.uniform(0.5, 1.0)
 
 

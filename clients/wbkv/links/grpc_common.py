@@ -30,7 +30,7 @@ OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),  # so long may a node take to accept a connection
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 250),  # until then, gRPC fails calls although the node is back
     ("grpc.enable_retries", 0),  # the client retries itself, under request ids
 )
 

@@ -59,6 +59,28 @@ def test_who_is_to_lead_first_stands_at_once() -> None:
     assert chosen.stand_at == 3.0
 
 
+def test_members_that_have_just_started_stand_in_turn_after_a_heartbeat() -> None:
+    turns = []
+    for me in range(3):
+        chosen = selection(me=me)
+        chosen.expect_leader(3.0)
+        chosen.stand_early(members(3), 3.0)
+        turns.append(chosen.stand_at)
+    assert turns == [3.0 + turn * TIMING.heartbeat_s for turn in (1, 2, 3)]
+
+
+def test_a_member_that_has_just_started_and_hears_a_leader_does_not_stand_early() -> None:
+    chosen = selection()
+    chosen.heard_leader(3.0)
+    chosen.stand_early(members(3), 3.0 + TIMING.heartbeat_s)
+    assert chosen.stand_at >= 3.0 + TIMING.election_s
+    chosen = selection()
+    chosen.expect_leader(3.0)
+    chosen.stand_early(members(3), 3.0)
+    chosen.heard_leader(3.05)
+    assert chosen.stand_at >= 3.05 + TIMING.election_s
+
+
 def test_a_heartbeat_puts_off_standing_and_denies_others_for_one_election_time() -> None:
     chosen = selection()
     chosen.heard_leader(10.0)
@@ -279,6 +301,24 @@ def test_a_leader_gives_way_to_a_higher_ballot(message: msg.Message) -> None:
     replica.step(R[2], message, 0.1)
     assert replica.status is Status.RECOVERING
     assert replica.ballot == (HIGHER if isinstance(message, msg.NewLeader) else Ballot(1, R[0], 0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_whose_members_all_start_again_do_not_wait_for_a_time_out(seed: int) -> None:
+    """And their preferred leaders lead, so that leaders are spread over nodes."""
+    simulation = Simulation(Scenario(groups=3, faults="none", workload=Workload(messages=0)), seed)
+
+    def preferred_lead() -> bool:
+        leaders = map(simulation.topology.preferred_leader, simulation.topology.groups)
+        found = [simulation.hosts[leader].replica for leader in leaders]
+        return all(replica is not None and replica.is_leader for replica in found)
+
+    simulation.start()
+    assert simulation.run_until(preferred_lead, 5.0)
+    for replica in simulation.hosts:
+        simulation.crash(replica, 1.0)
+    assert not preferred_lead()
+    assert simulation.run_until(preferred_lead, simulation.loop.now + 1.0 + TIMING.election_s)
 
 
 def test_a_member_that_can_send_but_not_hear_deposes_nobody() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import wbkv
-from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, RENEWALS, TOPOLOGY_S, Calls, backoff
+from wbkv.core.calls import BACKOFF_MAX_S, PATIENCE_S, RENEWALS, TOPOLOGY_S, UNREACHED_MAX_S, Calls, backoff
 from wbkv.core.effects import Ask, Failure, Open
 from wbkv.core.environment import SYSTEM
 from wbkv.core.identity import Identity
@@ -246,6 +246,18 @@ def test_waiting_in_between_is_bounded_and_jittered() -> None:
         waits = [backoff(tries, SYSTEM) for _ in range(200)]
         assert 0 < min(waits) < max(waits) <= BACKOFF_MAX_S
     assert max(backoff(1, SYSTEM) for _ in range(200)) < min(backoff(4, SYSTEM) for _ in range(200))
+
+
+def test_nodes_that_are_not_reached_are_tried_again_soon(
+    link: ModelLink, clock: Clock, requests: Requests[bytes]
+) -> None:
+    """A call continues soon after its nodes have started, however long that has taken."""
+    link.before = lambda asked: lost(begun=False)
+    with pytest.raises(wbkv.Unavailable):
+        drive(link, Calls(Router((H1,), clock.environment), 10.0).connect(9.0))
+    with pytest.raises(wbkv.Unavailable):
+        drive(link, requests.put("a", b"", 9.0))
+    assert max(clock.slept) <= UNREACHED_MAX_S
 
 
 @pytest.mark.parametrize("failure", [lost(), lost(begun=False), told(ApiError.OVERLOADED, retryable=True)])
