@@ -61,7 +61,7 @@ from multicast.messages import (
 )
 from multicast.types import GroupId, Process, ReplicaId, expand_dests
 
-PROTOCOL_VERSION: Final = 8
+PROTOCOL_VERSION: Final = 9
 """Version of the handshake and of the frames: nodes of different versions reject each other."""
 
 APPLICATION_TAGS: Final = range(1, 16)

@@ -214,6 +214,18 @@ class Client(Closes, Generic[V]):
         """Write a key. Return the revision of the write."""
         return await self._run(self._requests.put(key, value, timeout))
 
+    async def put_if_absent(self, key: Key, value: V, *, timeout: float | None = None) -> bool:
+        """Write a key if it is absent. Return whether it was."""
+        return await self._run(self._requests.put_if_absent(key, value, timeout))
+
+    async def compare_and_set(self, key: Key, expected: V, value: V, *, timeout: float | None = None) -> bool:
+        """Write a key if it has the expected value. Return whether it had."""
+        return await self._run(self._requests.compare_and_set(key, expected, value, timeout))
+
+    async def swap(self, key: Key, value: V, *, timeout: float | None = None) -> V | None:
+        """Write a key. Return its value before, or None if it was absent."""
+        return await self._run(self._requests.swap(key, value, timeout))
+
     async def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> int:
         """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. Return how many keys
         were removed.
@@ -223,9 +235,22 @@ class Client(Closes, Generic[V]):
         """
         return await self._run(self._requests.delete(keys, timeout))
 
-    async def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Add to a number, stored as decimal digits; an absent key counts as 0. Return the new number."""
-        return await self._run(self._requests.number(add(key, amount), timeout))
+    async def add(
+        self,
+        key: Key,
+        amount: int = 1,
+        *,
+        floor: int | None = None,
+        ceiling: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add to a number, stored as decimal digits; an absent key counts as 0. Return the new number.
+
+        Raises `OperationFailed`, with nothing changed, if the value is not a number, or if the sum would be
+        below the `floor`, above the `ceiling`, or more than a signed 64-bit number.
+        """
+        operation = add(key, amount, floor=floor, ceiling=ceiling)
+        return await self._run(self._requests.number(operation, timeout))
 
     async def append(self, key: Key, value: V, *, timeout: float | None = None) -> int:
         """Append to a value; an absent key counts as empty. Return the new length in bytes."""
@@ -233,13 +258,17 @@ class Client(Closes, Generic[V]):
 
     # Transactions
 
-    def txn(self, *, id: RequestId | None = None) -> Txn[V]:  # noqa: A002 - what it is
+    def txn(self, *, id: RequestId | None = None, allow_failures: bool = False) -> Txn[V]:  # noqa: A002 - what it is
         """Build a transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
+
+        It is all or nothing: if an operation cannot be performed, nothing is written in any partition, and
+        the commit raises `OperationFailed`. With `allow_failures`, each operation is performed by itself, and
+        one that cannot be performed has the result `Failed`.
 
         A transaction with an `id` is executed once, whichever client repeats it; each repetition returns the
         first result.
         """
-        return Txn(self._link, self._requests, id)
+        return Txn(self._link, self._requests, id, allow_failures=allow_failures)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
         """Begin an interactive transaction: `async with client.transaction() as tx:`.
@@ -389,10 +418,13 @@ class Client(Closes, Generic[V]):
 class Txn(Generic[V]):
     """A transaction that is being built. `client.txn` returns one."""
 
-    def __init__(self, link: AsyncLink, requests: Requests[V], named: RequestId | None) -> None:
+    def __init__(
+        self, link: AsyncLink, requests: Requests[V], request_id: RequestId | None, *, allow_failures: bool
+    ) -> None:
         self._link = link
         self._requests = requests
-        self._named = named
+        self._request_id = request_id
+        self._allow_failures = allow_failures
         self._conditions: tuple[Condition, ...] = ()
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
@@ -413,8 +445,13 @@ class Txn(Generic[V]):
         return self
 
     async def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
-        """Execute the transaction: one message to each partition concerned, and to no other."""
-        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
+        """Execute the transaction: one message to each partition concerned, and to no other. Raises
+        `OperationFailed`, with nothing written, if an operation cannot be performed.
+        """
+        plan = self._requests.transact(
+            self._conditions, self._then, self._otherwise, timeout, self._request_id,
+            allow_failures=self._allow_failures,
+        )  # fmt: skip
         return await run(self._link, plan)
 
 
@@ -457,9 +494,13 @@ class Transaction(Generic[V]):
         """Remove a key when the transaction commits."""
         self._attempt.delete(key)
 
-    async def add(self, key: Key, amount: int = 1) -> int:
-        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)"""
-        return await run(self._link, self._attempt.add(key, amount))
+    async def add(
+        self, key: Key, amount: int = 1, *, floor: int | None = None, ceiling: int | None = None
+    ) -> int:
+        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)
+        Raises `OperationFailed` as `client.add` does.
+        """
+        return await run(self._link, self._attempt.add(key, amount, floor, ceiling))
 
     async def append(self, key: Key, value: V) -> int:
         """Read a value, and write a longer one when the transaction commits. Return its length in bytes."""
@@ -549,9 +590,18 @@ class Counter:
         self._client = client
         self._key = key
 
-    async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Add to the number. Return the new number."""
-        return await self._client.add(self._key, amount, timeout=timeout)
+    async def add(
+        self,
+        amount: int = 1,
+        *,
+        floor: int | None = None,
+        ceiling: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add to the number. Return the new number. Raises `OperationFailed`, with nothing changed, if it
+        would pass the `floor` or the `ceiling`.
+        """
+        return await self._client.add(self._key, amount, floor=floor, ceiling=ceiling, timeout=timeout)
 
     async def value(self, *, timeout: float | None = None) -> int:
         """Return the number; 0 if the key is absent."""

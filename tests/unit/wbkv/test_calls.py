@@ -326,6 +326,7 @@ KINDS = {
     ApiError.PINNED: wbkv.Pinned, ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
     ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown, ApiError.WINDOW_FULL: wbkv.Unavailable,
     ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown, ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
+    ApiError.OPERATION_FAILED: wbkv.OperationFailed,
     ApiError.INTERNAL: wbkv.ServerError, ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
 }  # fmt: skip
 
