@@ -355,6 +355,21 @@ def test_what_cannot_be_retried_is_raised_at_once(
     assert not clock.slept
 
 
+def test_an_abort_is_definite_also_after_an_attempt_without_an_answer(
+    link: ModelLink, requests: Requests[bytes]
+) -> None:
+    """The store keeps it as the request's result, and what it tells is as of a revision."""
+    answers = [
+        told(ApiError.UNAVAILABLE, retryable=True, same_id=True),
+        told(ApiError.OPERATION_FAILED, revision=777),
+    ]
+    link.before = lambda asked: answers.pop(0)
+    with pytest.raises(wbkv.OperationFailed):
+        drive(link, requests.number(wbkv.add("a", 1), None))
+    assert not answers
+    assert requests.calls.seen == 777
+
+
 @pytest.mark.parametrize("kind", [ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN])
 def test_a_repetition_that_came_too_late_says_nothing_of_the_first(
     link: ModelLink, requests: Requests[bytes], kind: ApiError.Kind
