@@ -45,10 +45,11 @@ BACK_S: Final = 2.0
 
 AWAY: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.OutcomeUnknown)
 """Errors of a store that cannot be reached, or not in time."""
-NOTHING: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.Aborted)
+NOTHING: Final = (wbkv.Unavailable, wbkv.DeadlineExceeded, wbkv.Aborted, wbkv.OperationFailed)
 """Errors that say that nothing was executed."""
 FINE: Final = (
     *AWAY, wbkv.Aborted, wbkv.Compacted, wbkv.Pinned, wbkv.RequestExpired, wbkv.LockLost, wbkv.LimitExceeded,
+    wbkv.OperationFailed,
 )  # fmt: skip
 """Errors that users must expect while there are faults, and other users."""
 
@@ -200,6 +201,8 @@ class StoreClient(ClientProcess):
         then: Sequence[Operation],
         conditions: Sequence[Condition] = (),
         otherwise: Sequence[Operation] = (),
+        *,
+        allow_failures: bool = False,
     ) -> wbkv.TxnResult[bytes] | None:
         """Execute a transaction; some under an id of the user's, some of these with little time."""
         timeout_s, named = self.timeout(), None
@@ -207,7 +210,8 @@ class StoreClient(ClientProcess):
             self._named += 1
             life_s = LIFE_S if self.rng.random() < 0.6 else self.rng.uniform(0.0, 0.5)
             named = wbkv.RequestId(self._name, self._named, self.revision_in(life_s))
-        txn = self.client.txn(id=named).when(*conditions).then(*then).otherwise(*otherwise)
+        txn = self.client.txn(id=named, allow_failures=allow_failures)
+        txn.when(*conditions).then(*then).otherwise(*otherwise)
         return await self.do("a transaction", self._commit(txn, timeout_s), timeout_s)
 
     async def _commit(self, txn: aio.Txn[bytes], timeout_s: float) -> wbkv.TxnResult[bytes]:

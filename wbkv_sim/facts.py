@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wbkv_proto.v1 import kv_pb2 as kv
+from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from kvstore.api.convert import Reader, identity_of, range_of
+from kvstore.api.convert import FAULT, Reader, identity_of, range_of
 from kvstore.machine.request import Delete, DeleteRange, Get, Limits, Put, ReadOperation, Transaction
 from kvstore.machine.results import (
     WRITTEN,
     Deleted,
     Failed,
+    Failure,
     Fault,
     Got,
     KeyValue,
@@ -20,18 +22,11 @@ from kvstore.machine.results import (
     Scanned,
     Unmet,
 )
-from kvstore.simulation.history import Asked, ReadAtCall, StrictCall, Transact
+from kvstore.simulation.history import AbortedCall, Asked, ReadAtCall, StrictCall, Transact
 from kvstore.store.gateway import Committed, Identity
 from kvstore.store.questions import Values
 
-_FAULTS: Final = {
-    kv.OVERFLOW: Fault.OVERFLOW,
-    kv.NOT_A_NUMBER: Fault.NOT_A_NUMBER,
-    kv.VALUE_TOO_LARGE: Fault.VALUE_TOO_LARGE,
-    kv.COMPACTED: Fault.COMPACTED,
-    kv.FUTURE_REVISION: Fault.FUTURE_REVISION,
-    kv.TOO_MANY_ROWS: Fault.TOO_MANY_ROWS,
-}
+_FAULTS: Final[dict[int, Fault]] = {number: fault for fault, number in FAULT.items()}
 _READER: Final = Reader(Limits())
 
 
@@ -67,6 +62,12 @@ def told_by(asked: Asked, response: Any) -> Committed | Values:
     unmet = tuple(Unmet(each.condition, _FAULTS.get(each.fault)) for each in getattr(response, "unmet", ()))
     succeeded = getattr(response, "succeeded", True)
     return Committed(header.transaction_revision, header.revision, succeeded, unmet, _results(response))
+
+
+def aborted_by(error: ApiError) -> AbortedCall:
+    """Return what an error says of a transaction that was aborted."""
+    failures = tuple(Failure(each.operation, _FAULTS[each.fault]) for each in error.failures)
+    return AbortedCall(error.revision, not any(each.otherwise for each in error.failures), failures)
 
 
 def _results(response: Any) -> tuple[OperationResult, ...]:

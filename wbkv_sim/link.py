@@ -12,10 +12,11 @@ from wbkv.errors import ClientClosed
 from wbkv.links.grpc_tasks import AsyncGrpcLink
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
-from kvstore.simulation.history import Call, ReadAtCall, Transact, UserOperation
+from kvstore.simulation.history import AbortedCall, Call, ReadAtCall, Transact, UserOperation
 from kvstore.store.gateway import Committed
+from kvstore.store.questions import Values
 from multicast.sim.checkers import Violation
-from wbkv_sim.facts import asked_of, told_by
+from wbkv_sim.facts import aborted_by, asked_of, told_by
 
 if TYPE_CHECKING:
     from wbkv_sim.clients import ClientProcess
@@ -75,8 +76,10 @@ class SimLink(AsyncGrpcLink):
         found = await answer
         if not isinstance(found, Failure):
             self._take(call, found, getattr(ask.request, "min_revision", 0))
-            if call.identity is not None and self._process.rng.random() < REPEATS:
-                self._process.later(self._process.rng.expovariate(2.0), self._repeat, call, ask)
+            self._repeat_some(call, ask)
+        elif found.error.kind == ApiError.OPERATION_FAILED:
+            self._note(call, aborted_by(found.error))
+            self._repeat_some(call, ask)
         elif found.error.kind == ApiError.INTERNAL:
             raise Violation("Api", f"{call}: {found.error.message}")
         return found
@@ -87,10 +90,17 @@ class SimLink(AsyncGrpcLink):
             raise Violation(
                 "Session", f"{call}: {told.revision} is below {at_least}, which the client has seen"
             )
+        self._note(call, told)
+
+    def _note(self, call: Call, told: Committed | Values | AbortedCall) -> None:
         if call.returned is None and call.outcome is None:
             call.outcome, call.returned = told, self._now.now
-        elif isinstance(told, Committed):
+        elif isinstance(told, Committed | AbortedCall):
             call.more.append(told)
+
+    def _repeat_some(self, call: Call, ask: Ask) -> None:
+        if call.identity is not None and self._process.rng.random() < REPEATS:
+            self._process.later(self._process.rng.expovariate(2.0), self._repeat, call, ask)
 
     def _repeat(self, call: Call, ask: Ask) -> None:
         self._process.loop.create_task(self._ask_again(call, ask))
@@ -102,6 +112,8 @@ class SimLink(AsyncGrpcLink):
             found = await super().ask(ask._replace(address=address))
             if not isinstance(found, Failure):
                 self._take(call, found)
+            elif found.error.kind == ApiError.OPERATION_FAILED:
+                self._note(call, aborted_by(found.error))
 
     def open(self, open_: Open) -> ReplyStream:
         """Open a stream; of scans, with small pages."""

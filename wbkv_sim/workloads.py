@@ -13,13 +13,17 @@ from wbkv.operations import (
     Operation,
     absent,
     add,
+    all_of,
+    any_of,
     append,
     delete,
     exists,
     get,
     mod_revision,
+    number,
     put,
     scan,
+    swap,
     unchanged,
     value,
 )
@@ -248,10 +252,90 @@ class Bank(Workload):
         return keys >= set(self.all) or (len(operations) == 1 and isinstance(operations[0], Scan))
 
     def _check_total(self, entries: Iterable[KeyValue], where: str) -> None:
-        there = {entry.key: int(entry.value) for entry in entries}
+        there = {entry.key: self.worth(entry.value) for entry in entries}
         total = sum(there.values()) + self.start * (len(self.all) - len(there))
         if total != self.start * len(self.all):
             raise Violation("Bank", f"{total} instead of {self.start * len(self.all)} in {where}")
+
+    def worth(self, value: bytes) -> int:
+        """The money in an account."""
+        return int(value)
+
+
+class Ledger(Bank):
+    """Money moves by additions that fail if an account has too little, or too much, or is closed: then it is
+    no number. Nothing may be added anywhere then. All accounts together have nothing, since some owe.
+    """
+
+    start = 0
+    most = 40
+    closed: Final = b"closed "
+    notes: Final = tuple(b"n%d" % number for number in range(4))
+    """Keys that have no money: what is done there need not be balanced."""
+
+    async def act(self, client: StoreClient) -> None:
+        """Move some money, close or open an account, or look at all accounts at once."""
+        acts = (self._look, self._close, self._move, self._move_if, self._note)
+        (act,) = client.rng.choices(acts, (3, 2, 6, 3, 2))
+        await act(client)
+
+    async def _look(self, client: StoreClient) -> None:
+        await client.txn((scan(KEYS),) if client.rng.random() < 0.3 else [get(key) for key in self.all])
+
+    async def _close(self, client: StoreClient) -> None:
+        """Close an account, or open it."""
+        key = client.rng.choice(self.all)
+        found = await client.txn((get(key),))
+        if found is None:
+            return
+        (entry,) = found.results
+        if not isinstance(entry, wbkv.Entry):
+            await client.txn((put(key, self.closed + b"0"),), (absent(key),))
+        elif entry.value.startswith(self.closed):
+            await client.txn((put(key, entry.value.removeprefix(self.closed)),), (value(key) == entry.value,))
+        else:
+            await client.txn((put(key, self.closed + entry.value),), (value(key) == entry.value,))
+
+    def _moves(self, client: StoreClient) -> list[Operation]:
+        """Additions that are nothing together, and other operations between them."""
+        rng = client.rng
+        keys = rng.sample(self.all, rng.choice((2, 2, 3)))
+        amounts = [rng.randint(1, 25) for _ in keys[1:]]
+        found = [add(keys[0], -sum(amounts), floor=-self.most)]
+        found += [add(key, amount, ceiling=self.most) for key, amount in zip(keys[1:], amounts, strict=True)]
+        if rng.random() < 0.3:
+            found.append(swap(rng.choice(self.notes), b"%d" % rng.getrandbits(20)))
+        if rng.random() < 0.3:
+            found.append(get(rng.choice(self.all)))
+        rng.shuffle(found)
+        return found
+
+    async def _move(self, client: StoreClient) -> None:
+        await client.txn(self._moves(client))
+
+    async def _move_if(self, client: StoreClient) -> None:
+        """By conditions of which any must hold, or all, or another branch moves other money."""
+        rng = client.rng
+        some = [
+            number(key) >= rng.randint(-30, 30) if rng.random() < 0.6 else value(key).starts_with(self.closed)
+            for key in rng.sample(self.all, 3)
+        ]
+        conditions: list[Condition] = [any_of(*some[:2])]
+        if rng.random() < 0.5:
+            conditions = [any_of(some[0], all_of(*some[1:]))]
+        otherwise = self._moves(client) if rng.random() < 0.5 else [get(rng.choice(self.all))]
+        await client.txn(self._moves(client), conditions, otherwise)
+
+    async def _note(self, client: StoreClient) -> None:
+        """Operations of which some fail, and the others are performed nevertheless."""
+        rng = client.rng
+        first, second = rng.sample(self.notes, 2)
+        operations = [swap(first, b"word" if rng.random() < 0.3 else b"7"), add(second, 1, ceiling=30)]
+        await client.txn(operations, allow_failures=rng.random() < 0.6)
+
+    def worth(self, value: bytes) -> int:
+        """The money in an account, which may be closed."""
+        return int(value.removeprefix(self.closed))
 
 
 class Register(Workload):
@@ -454,6 +538,7 @@ class Recipes(Workload):
 
 WORKLOADS: Final[Mapping[str, type[Workload]]] = {
     "bank": Bank,
+    "ledger": Ledger,
     "register": Register,
     "counter": Counter,
     "append": ListAppend,

@@ -129,9 +129,18 @@ class Batch(Generic[V]):
         """Remove a key or a range. The result is the number of keys removed."""
         return self._submit(self._requests.delete(keys, timeout))
 
-    def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> Future[int]:
-        """Add to a number. The result is the new number."""
-        return self._submit(self._requests.number(add(key, amount), timeout))
+    def add(
+        self,
+        key: Key,
+        amount: int = 1,
+        *,
+        floor: int | None = None,
+        ceiling: int | None = None,
+        timeout: float | None = None,
+    ) -> Future[int]:
+        """Add to a number. The result is the new number; or `OperationFailed`, as `Client.add` raises it."""
+        operation = add(key, amount, floor=floor, ceiling=ceiling)
+        return self._submit(self._requests.number(operation, timeout))
 
     def append(self, key: Key, value: V, *, timeout: float | None = None) -> Future[int]:
         """Append to a value. The result is its new length."""
@@ -143,10 +152,15 @@ class Batch(Generic[V]):
         when: Iterable[Condition] = (),
         otherwise: Iterable[Operation] = (),
         id: RequestId | None = None,  # noqa: A002 - what it is
+        allow_failures: bool = False,
         timeout: float | None = None,
     ) -> Future[TxnResult[V]]:
-        """Execute a transaction. One with an `id` is executed once, whichever client repeats it."""
-        plan = self._requests.transact(tuple(when), then, tuple(otherwise), timeout, id)
+        """Execute a transaction, as `Client.txn` does. One with an `id` is executed once, whichever client
+        repeats it.
+        """
+        plan = self._requests.transact(
+            tuple(when), then, tuple(otherwise), timeout, id, allow_failures=allow_failures
+        )
         return self._submit(plan)
 
     # The end

@@ -180,10 +180,12 @@ class Scanned(Generic[V]):
 
 
 class Failed(NamedTuple):
-    """The result of an operation inside a transaction that failed, and wrote nothing."""
+    """The result of a read inside a transaction that is too large to return; and, in a transaction that
+    allows failures, of an operation that could not be performed, and wrote nothing.
+    """
 
     fault: str
-    """`overflow`, `not a number`, `value too large`, `compacted` or `future revision`."""
+    """`not a number`, `overflow`, `below floor`, `above ceiling`, `value too large` or `too many rows`."""
 
 
 class TxnResult(NamedTuple, Generic[V]):
@@ -196,12 +198,12 @@ class TxnResult(NamedTuple, Generic[V]):
     revision is in what was read, which may be newer.
     """
     results: tuple[Entry[V] | Scanned[V] | Failed | int | None, ...]
-    """The results of the branch executed, in the order of its operations: an `Entry` or None for a get, a
-    `Scanned` for a scan, the number of keys for a delete, the new number or length for add, minimum, maximum
-    and append, None for a put, a `Failed` for an operation that failed.
+    """The results of the branch executed, in the order of its operations: an `Entry` or None for a get or a
+    swap, a `Scanned` for a scan, the number of keys for a delete, the new number or length for add, minimum,
+    maximum and append, None for a put, a `Failed` for an operation that failed.
     """
     unmet: tuple[int, ...]
-    """The indexes, from 0, of the conditions that did not hold."""
+    """The indexes, from 0, of the conditions that did not hold. An `any_of` or `all_of` counts as one."""
 
     def __repr__(self) -> str:
         shown = f"succeeded={self.succeeded}, revision={self.revision}, results=[{several(self.results)}]"

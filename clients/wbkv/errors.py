@@ -6,9 +6,23 @@ the caller is one that retrying did not resolve.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as ApiError
+
+FAULTS: Final[dict[int, str]] = {
+    kv.OVERFLOW: "overflow",
+    kv.NOT_A_NUMBER: "not a number",
+    kv.VALUE_TOO_LARGE: "value too large",
+    kv.COMPACTED: "compacted",
+    kv.FUTURE_REVISION: "future revision",
+    kv.TOO_MANY_ROWS: "too many rows",
+    kv.BELOW_FLOOR: "below floor",
+    kv.ABOVE_CEILING: "above ceiling",
+}
+"""The faults of operations, as users see them."""
 
 
 class Error(Exception):
@@ -81,13 +95,37 @@ class Pinned(Error):
     retry_safe = True
 
 
-class OperationFailed(Error):
-    """The operation failed and wrote nothing: see `fault`."""
+class Failure(NamedTuple):
+    """An operation that could not be performed."""
 
-    def __init__(self, message: str, fault: str) -> None:
+    operation: int
+    """Its index, from 0, among the operations of `then`, or of `otherwise`."""
+    key: bytes
+    """Its key, or the first key of its range."""
+    reason: str
+    """`not a number`, `overflow`, `below floor`, `above ceiling`, `value too large` or `too many rows`."""
+    otherwise: bool
+    """Whether it is an operation of `otherwise`: a condition did not hold."""
+
+
+class OperationFailed(Error):
+    """An operation could not be performed, so its transaction was aborted: nothing was written, in any
+    partition.
+
+    A retry fails again unless another transaction changes the data.
+    """
+
+    retry_safe = True
+
+    def __init__(self, message: str, failures: Sequence[Failure]) -> None:
         super().__init__(message)
-        self.fault = fault
-        """`overflow`, `not a number` or `value too large`."""
+        self.failures = tuple(failures)
+        """All operations that could not be performed; of very many, the first ones."""
+
+    @property
+    def fault(self) -> str:
+        """The reason of the first failure."""
+        return self.failures[0].reason if self.failures else "unknown"
 
 
 class ResponseTooLarge(Error):
@@ -139,4 +177,8 @@ def error_of(error: ApiError) -> Error:
         return Compacted(error.message, error.revision)
     if error.kind == ApiError.RESPONSE_TOO_LARGE:
         return ResponseTooLarge(error.message, error.revision)
+    if error.kind == ApiError.OPERATION_FAILED:
+        unknown = "unknown fault"
+        found = [Failure(f.operation, b"", FAULTS.get(f.fault, unknown), f.otherwise) for f in error.failures]
+        return OperationFailed(error.message, found)
     return _ERRORS.get(error.kind, ServerError)(error.message)

@@ -27,10 +27,13 @@ W = TypeVar("W")
 class Txn(Generic[V]):
     """A transaction that is being built. `client.txn` returns one."""
 
-    def __init__(self, link: Link, requests: Requests[V], named: RequestId | None) -> None:
+    def __init__(
+        self, link: Link, requests: Requests[V], request_id: RequestId | None, *, allow_failures: bool
+    ) -> None:
         self._link = link
         self._requests = requests
-        self._named = named
+        self._request_id = request_id
+        self._allow_failures = allow_failures
         self._conditions: tuple[Condition, ...] = ()
         self._then: tuple[Operation, ...] = ()
         self._otherwise: tuple[Operation, ...] = ()
@@ -56,8 +59,13 @@ class Txn(Generic[V]):
         return self
 
     def commit(self, *, timeout: float | None = None) -> TxnResult[V]:
-        """Execute the transaction: one message to each partition concerned, and to no other."""
-        plan = self._requests.transact(self._conditions, self._then, self._otherwise, timeout, self._named)
+        """Execute the transaction: one message to each partition concerned, and to no other. Raises
+        `OperationFailed`, with nothing written, if an operation cannot be performed.
+        """
+        plan = self._requests.transact(
+            self._conditions, self._then, self._otherwise, timeout, self._request_id,
+            allow_failures=self._allow_failures,
+        )  # fmt: skip
         return run(self._link, plan)
 
 
@@ -129,13 +137,15 @@ class Transaction(Generic[V]):
     def delete(self, keys: Key | KeyRange) -> None:
         """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`, when the transaction
         commits: also keys that others add until then, unless this transaction has read the range. The commit
-        raises `LimitExceeded`, and writes nothing, if a partition has more than 10,000 keys of a range.
+        raises `OperationFailed`, and writes nothing, if a partition has more than 10,000 keys of a range.
         """
         self._attempt.delete(keys)
 
-    def add(self, key: Key, amount: int = 1) -> int:
-        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)"""
-        return run(self._link, self._attempt.add(key, amount))
+    def add(self, key: Key, amount: int = 1, *, floor: int | None = None, ceiling: int | None = None) -> int:
+        """Read a number, and write the sum when the transaction commits. (`client.add` never conflicts.)
+        Raises `OperationFailed` as `client.add` does.
+        """
+        return run(self._link, self._attempt.add(key, amount, floor, ceiling))
 
     def append(self, key: Key, value: V) -> int:
         """Read a value, and write a longer one when the transaction commits. Return its length in bytes."""

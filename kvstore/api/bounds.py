@@ -44,7 +44,7 @@ class Bounds:
         size = 0
         for operation in operations:
             kind = operation.WhichOneof("operation")
-            if kind == "get":
+            if kind in ("get", "swap"):
                 size += self._entry
             elif kind == "scan" and operation.scan.shape != kv.COUNT:
                 scan = operation.scan

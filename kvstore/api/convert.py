@@ -11,6 +11,7 @@ from typing import Any, Final, assert_never
 
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.machine.formula import FORMULA_DEPTH, Combined
 from kvstore.machine.request import (
     INT64_MAX,
     REVISION_MAX,
@@ -31,6 +32,7 @@ from kvstore.machine.request import (
     Scan,
     Shape,
     Subject,
+    Swap,
     Transaction,
     Unchanged,
     check_count,
@@ -61,9 +63,13 @@ _OPERATOR: Final[Mapping[int, Operator]] = {
     kv.NOT_EQUAL: Operator.NOT_EQUAL,
     kv.LESS: Operator.LESS,
     kv.GREATER: Operator.GREATER,
+    kv.LESS_EQUAL: Operator.LESS_EQUAL,
+    kv.GREATER_EQUAL: Operator.GREATER_EQUAL,
+    kv.STARTS_WITH: Operator.STARTS_WITH,
 }
 _SUBJECT: Final = {
     "value": Subject.VALUE,
+    "number": Subject.NUMBER,
     "exists": Subject.EXISTS,
     "version": Subject.VERSION,
     "create_revision": Subject.CREATE_REVISION,
@@ -80,13 +86,15 @@ _CONSISTENCY: Final[Mapping[int, Consistency]] = {
     kv.STRICT: Consistency.STRICT,
     kv.SERIALIZABLE: Consistency.SERIALIZABLE,
 }
-_FAULT: Final = {
+FAULT: Final = {
     Fault.OVERFLOW: kv.OVERFLOW,
     Fault.NOT_A_NUMBER: kv.NOT_A_NUMBER,
     Fault.VALUE_TOO_LARGE: kv.VALUE_TOO_LARGE,
     Fault.COMPACTED: kv.COMPACTED,
     Fault.FUTURE_REVISION: kv.FUTURE_REVISION,
     Fault.TOO_MANY_ROWS: kv.TOO_MANY_ROWS,
+    Fault.BELOW_FLOOR: kv.BELOW_FLOOR,
+    Fault.ABOVE_CEILING: kv.ABOVE_CEILING,
 }
 
 
@@ -105,10 +113,15 @@ class Reader:
         """Conditions, then, otherwise."""
         conditions, then, otherwise = message.conditions, message.then, message.otherwise
         check_count(len(conditions) + len(then) + len(otherwise), self._limits)
+        formula = _Formula(self._limits)
+        if conditions:
+            _all("conditions", conditions, formula.add)
         found = Transaction(
-            _all("conditions", conditions, _condition) if conditions else (),
+            tuple(formula.conditions),
             _all("then", then, self._operation),
             _all("otherwise", otherwise, self._operation) if otherwise else (),
+            formula.nodes(),
+            message.allow_failures,
         )
         validate(found, self._limits)
         return found
@@ -134,13 +147,15 @@ class Reader:
             case "delete":
                 return Delete(message.delete.key)
             case "add":
-                return Calculate(message.add.key, Arithmetic.ADD, message.add.operand)
+                return _calculate(message.add, Arithmetic.ADD)
             case "min":
-                return Calculate(message.min.key, Arithmetic.MIN, message.min.operand)
+                return _calculate(message.min, Arithmetic.MIN)
             case "max":
-                return Calculate(message.max.key, Arithmetic.MAX, message.max.operand)
+                return _calculate(message.max, Arithmetic.MAX)
             case "append":
-                return Append(message.append.key, message.append.value)
+                return Append(message.append.key, message.append.value, self._limits.value_bytes)
+            case "swap":
+                return Swap(message.swap.key, message.swap.value)
             case "scan":
                 return self._scan(message.scan)
             case "delete_range":
@@ -166,19 +181,61 @@ def _all(name: str, messages: Iterable[Any], read: Callable[[Any], Any]) -> tupl
     return tuple(found)
 
 
-def _condition(message: kv.Condition) -> Condition:
-    kind = message.WhichOneof("condition")
-    if kind == "compare":
-        return _compare(message.compare)
-    if kind == "unchanged":
-        return Unchanged(range_of(message.unchanged.range), message.unchanged.since)
-    raise InvalidRequest("a condition must be compare or unchanged")
+def _calculate(message: kv.Calculate, arithmetic: Arithmetic) -> Calculate:
+    floor = message.floor if message.HasField("floor") else None
+    ceiling = message.ceiling if message.HasField("ceiling") else None
+    return Calculate(message.key, arithmetic, message.operand, floor, ceiling)
+
+
+class _Formula:
+    """Conditions as a message nests them, made flat: the conditions, and the nodes that combine them."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.conditions: list[Condition] = []
+        self._nodes: list[tuple[bool, list[int]]] = []
+        """Their members have negative numbers if they are nodes: how many conditions there are is not known
+        yet.
+        """
+
+    def nodes(self) -> tuple[Combined, ...]:
+        """Return the nodes. They are numbered after the conditions."""
+        count = len(self.conditions)
+        return tuple(
+            Combined(any_, tuple([at if at >= 0 else count - at - 1 for at in members]))
+            for any_, members in self._nodes
+        )
+
+    def add(self, message: kv.Condition, depth: int = 1) -> int:
+        """Add a condition, and return its number."""
+        kind = message.WhichOneof("condition")
+        if kind == "compare":
+            self.conditions.append(_compare(message.compare))
+        elif kind == "unchanged":
+            self.conditions.append(Unchanged(range_of(message.unchanged.range), message.unchanged.since))
+        elif kind == "any" or kind == "all":
+            return self._combine(kind, getattr(message, kind).conditions, depth)
+        else:
+            raise InvalidRequest("a condition must be compare, unchanged, any or all")
+        return len(self.conditions) - 1
+
+    def _combine(self, kind: str, inner: Sequence[kv.Condition], depth: int) -> int:
+        if not inner:
+            raise InvalidRequest(f"{kind} combines no conditions; leave it out, or give it at least one")
+        if depth > FORMULA_DEPTH:
+            raise InvalidRequest(f"conditions are nested deeper than {FORMULA_DEPTH} levels; flatten them")
+        check_count(len(self.conditions) + len(inner), self._limits)
+        members = [self.add(each, depth + 1) for each in inner]
+        self._nodes.append((kind == "any", members))
+        return -len(self._nodes)
 
 
 def _compare(message: kv.Compare) -> Compare:
     operator = _OPERATOR.get(message.operator)
     if operator is None:
-        raise InvalidRequest(f"the operator must be =, !=, < or >, not number {message.operator}")
+        raise InvalidRequest(
+            f"the operator must be =, !=, <, >, <=, >= or starts_with, not number {message.operator}"
+        )
     kind = message.WhichOneof("operand")
     if kind is None:
         raise InvalidRequest("the comparison has nothing to compare with")
@@ -274,7 +331,7 @@ def fill_results(response: kv.TxnResponse, committed: Committed) -> None:
 
 
 def _unmet(unmet: Unmet) -> kv.Unmet:
-    fault = kv.FAULT_UNSPECIFIED if unmet.fault is None else _FAULT[unmet.fault]
+    fault = kv.FAULT_UNSPECIFIED if unmet.fault is None else FAULT[unmet.fault]
     return kv.Unmet(condition=unmet.condition, fault=fault)
 
 
@@ -302,7 +359,7 @@ def _result(result: OperationResult) -> kv.OperationResult:
             fill_entry(add(), entry)
         return found
     if isinstance(result, Failed):
-        return kv.OperationResult(failed={"fault": _FAULT[result.fault]})
+        return kv.OperationResult(failed={"fault": FAULT[result.fault]})
     assert_never(result)
 
 

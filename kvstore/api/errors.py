@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from wbkv_proto.v1.error_pb2 import Error, Leader, Limit
+from wbkv_proto.v1.error_pb2 import Error, Failure, Leader, Limit
 
+from kvstore.api.convert import FAULT
 from kvstore.api.ports import Topology
 from kvstore.http2.status import Status
 from kvstore.store.errors import (
@@ -27,6 +28,7 @@ from kvstore.store.errors import (
     RequestForgotten,
     RequestMismatch,
     StoreError,
+    TransactionAborted,
     Unavailable,
     WindowFull,
     WrongPartition,
@@ -38,6 +40,7 @@ METADATA: Final = "wbkv-error-bin"
 MESSAGE_MAX: Final = 512
 """Characters of a message. Trailing metadata must fit into the 8 KiB that every client takes."""
 LEADERS_MAX: Final = 32
+FAILURES_MAX: Final = 64
 
 
 class ResponseTooLarge(StoreError):
@@ -80,6 +83,7 @@ ERROR_MAP: Final[Mapping[type[BaseException], ApiError]] = {
     RequestExpired: ApiError(Error.REQUEST_EXPIRED, Status.FAILED_PRECONDITION),
     RequestForgotten: ApiError(Error.REQUEST_FORGOTTEN, Status.FAILED_PRECONDITION),
     WindowFull: ApiError(Error.WINDOW_FULL, Status.RESOURCE_EXHAUSTED),
+    TransactionAborted: ApiError(Error.OPERATION_FAILED, Status.FAILED_PRECONDITION),
     ResponseTooLarge: ApiError(Error.RESPONSE_TOO_LARGE, Status.RESOURCE_EXHAUSTED),
 }
 _INTERNAL: Final = ApiError(Error.INTERNAL, Status.INTERNAL)
@@ -111,6 +115,12 @@ def to_error(error: BaseException, topology: Callable[[], Topology]) -> Error:
         found.limit.CopyFrom(Limit(name=error.name, value=error.value))
         if isinstance(error, ResponseTooLarge):
             found.revision = error.revision
+    elif isinstance(error, TransactionAborted):
+        found.revision = error.revision
+        found.failures.extend(
+            Failure(operation=each.operation, fault=FAULT[each.fault], otherwise=not error.in_then)
+            for each in error.failures[:FAILURES_MAX]
+        )
     elif isinstance(error, Unavailable):
         found.leaders.extend(_leaders(topology()))
     return found

@@ -35,7 +35,6 @@ from kvstore.machine.request import (
     Delete,
     DeleteRange,
     Get,
-    LimitExceeded,
     Put,
     Shape,
     Transaction,
@@ -154,13 +153,6 @@ class Requests:
         return self._write(message, delete, timeout_s), self._fill_delete
 
     def _fill_delete(self, response: kv.DeleteResponse, committed: Committed) -> None:
-        if not committed.succeeded:
-            most, size = self._service.limits.delete_keys, self._service.limits.delete_bytes
-            raise LimitExceeded(
-                f"a partition has more than {most} keys (delete_keys) or {size} bytes (delete_bytes) of the "
-                f"range: nothing was removed; set a limit, and delete page by page",
-                *("delete_keys", most),
-            )
         (result,) = committed.results
         if not isinstance(result, Deleted):
             raise TypeError(f"a delete has the result {result}")

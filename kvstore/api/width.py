@@ -20,6 +20,9 @@ FIELDS: Final = 1 << 17
 message of a session half, as the SDK sends it: it collects 256 KiB of calls at most.
 """
 
+DEPTH: Final = 100
+"""How deeply messages may be within each other: a parser rejects what is nested more deeply."""
+
 Nested: TypeAlias = "dict[int, Nested | None]"
 """The fields of a message that have others within, by number: messages, and None for packed numbers."""
 
@@ -32,7 +35,7 @@ def check_width(kind: type[Message], raw: bytes) -> None:
     if len(raw) <= 2 * FIELDS:
         return
     try:
-        count = _count(_nested(kind.DESCRIPTOR), raw, 0, len(raw), 0)
+        count = _count(_nested(kind.DESCRIPTOR), raw, 0, len(raw), 0, DEPTH)
     except IndexError:
         return  # truncated
     if count > FIELDS:
@@ -42,7 +45,7 @@ def check_width(kind: type[Message], raw: bytes) -> None:
         )
 
 
-def _count(nested: Nested, raw: bytes, at: int, end: int, count: int) -> int:
+def _count(nested: Nested, raw: bytes, at: int, end: int, count: int, depth: int) -> int:
     """Count the fields of a message from a position to another, in addition to a count, until they are too
     many. Returns the sum.
     """
@@ -58,12 +61,12 @@ def _count(nested: Nested, raw: bytes, at: int, end: int, count: int) -> int:
             at += 1
             if length > 127:
                 length, at = _varint(raw, at - 1)
-            if length and (tag >> 3) in nested:
+            if length and depth and (tag >> 3) in nested:
                 inner = nested[tag >> 3]
                 if inner is None:
                     count += length  # packed numbers have a byte each at least
                 else:
-                    count = _count(inner, raw, at, min(at + length, end), count)
+                    count = _count(inner, raw, at, min(at + length, end), count, depth - 1)
             at += length
         elif wire_type == _VARINT:
             while raw[at] > 127:
@@ -90,12 +93,20 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 @cache
 def _nested(kind: Any) -> Nested:
-    """Find the fields that have others within. No message of the API has one of its own kind within."""
+    """Find the fields that have others within."""
+    return _fields_of(kind, {})
+
+
+def _fields_of(kind: Any, known: dict[str, Nested]) -> Nested:
+    """Find them in a message that may have others of its own kind within, as conditions do."""
+    if kind.full_name in known:
+        return known[kind.full_name]
     found: Nested = {}
+    known[kind.full_name] = found
     flat = (FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_STRING)
     for field in kind.fields:
         if field.message_type is not None:
-            found[field.number] = _nested(field.message_type)
+            found[field.number] = _fields_of(field.message_type, known)
         elif field.is_repeated and field.type not in flat:
             found[field.number] = None
     return found

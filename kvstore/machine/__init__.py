@@ -15,11 +15,14 @@ same rows. Every change of this package keeps these rules:
   later deliveries are executed. Everything up to the *watermark* is executed, and reads at a
   revision and serializable reads see no more.
 - **All groups of a transaction judge it alike**: by the message, and by what exactly its destinations have
-  delivered. Each group votes on its own conditions; the votes, not the groups' states, decide.
+  delivered. Each group votes on its own conditions, and on whether it can perform its share of each branch;
+  the votes, not the groups' states, decide.
 - **An error is a result.** What cannot be done is refused (`Refused`) or fails (`Failed`), in every replica
   alike. An exception is a broken invariant and stops the replica.
 - **Limits are constants of the cluster** (`Limits`, `RESULTS_BYTES`, `WINDOW`): all replicas must have the
-  same, in every version of the code that runs at the same time.
+  same, in every version of the code that runs at the same time. What a configuration sets, such as the
+  largest value, is judged before ordering, or is in the message (`Append.most`): a replica that executes a
+  message after a restart must not judge it by another configuration than the others did.
 - **Durable together**: the rows of the `Store` and the `MachineState`, as of one moment between two calls, in
   one batch, with the ordering's checkpoint of the same position. A machine that starts from them takes the
   deliveries that follow. Deliveries that it had before are ignored.
@@ -31,6 +34,7 @@ strict reads and `work` now and then; `drain` returns what is to be sent (`Effec
 The modules, in reading order
 =============================
 
+- `formula`: conditions combined by any and all;
 - `request`: transactions, conditions, operations, limits; `validate` judges them, once, before ordering;
 - `results`: what becomes of them; `commands`: the rest of what a message may carry, and whose request it is;
 - `placement`: which group has which key, and a group's share of a transaction;
@@ -56,6 +60,8 @@ Paths below are of `kvstore/`, unless they begin with a top-level folder. An ope
    it fails at each of these places until the operation is handled.
 
    - `request._size_of`: what of it is judged, and how many bytes count;
+   - `placement._FALLIBLE`, if it is a write that may turn out to be impossible (the type checker cannot see
+     this one): then other groups wait for its group's vote;
    - `operations.perform`: what it does, and its result;
    - `merge._merge`: how groups' results become one (operations on ranges only);
    - `store/reads.perform_reads`, `simulation/checks._results_at`: reads without ordering (a `ReadOperation`);
@@ -99,18 +105,20 @@ from kvstore.machine.codec import (
 )
 from kvstore.machine.commands import Command, Delivered, Request
 from kvstore.machine.machine import Machine
-from kvstore.machine.merge import Merged, merge
+from kvstore.machine.merge import Merged, merge, merge_aborted
 from kvstore.machine.ordered import MemoryMap, OrderedMap, Table
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import Footprint, InvalidRequest, Limits, Transaction, validate
-from kvstore.machine.results import Outcome, Result
+from kvstore.machine.results import Aborted, Decision, Outcome, Result
 from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet
 
 __all__ = [
     "TABLES",
+    "Aborted",
     "Command",
     "Compacted",
+    "Decision",
     "Delivered",
     "Effects",
     "Executed",
@@ -140,5 +148,6 @@ __all__ = [
     "encode_request",
     "encode_result",
     "merge",
+    "merge_aborted",
     "validate",
 ]

@@ -14,7 +14,7 @@ import msgspec
 from kvstore.machine.commands import Command, Malformed, Request
 from kvstore.machine.ordered import Table
 from kvstore.machine.request import INT64_MAX
-from kvstore.machine.results import Result
+from kvstore.machine.results import Decision, Result
 from kvstore.machine.sessions import Number, Session, SessionKey, Stored
 from kvstore.machine.state import MachineState
 from kvstore.machine.versions import Row, Version
@@ -188,8 +188,8 @@ SESSIONS: Final[Table[SessionKey, Session]] = Table(
 RESULTS: Final[Table[Number, Stored]] = Table(
     "results", _encode_result_key, _decode_result_key, _encode, _decode("a stored result", Stored)
 )
-OUTCOMES: Final[Table[int, bool]] = Table(
-    "outcomes", _NUMBER.pack, _decode_number, _encode, _decode("an outcome", bool)
+OUTCOMES: Final[Table[int, Decision]] = Table(
+    "outcomes", _NUMBER.pack, _decode_number, _encode, _decode("an outcome", Decision)
 )
 TABLES: Final[Mapping[str, Table[Any, Any]]] = MappingProxyType(
     {table.name: table for table in (LATEST, HISTORY, SESSIONS, RESULTS, OUTCOMES)}

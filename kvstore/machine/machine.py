@@ -1,9 +1,11 @@
 """One group's state machine: deliveries and other groups' votes go in, effects come out.
 
-A transaction locks all that it may touch when it is delivered. When the locks are granted its conditions are
-evaluated; if other groups have conditions too, it waits for their votes, and one "no" decides. Then it is
-executed, and its locks are granted to others. Delivery never waits, so later transactions are executed ahead
-of one that waits for a distant vote; everything up to the *watermark* is executed.
+A transaction locks all that it may touch when it is delivered. When the locks are granted it is judged: its
+conditions are evaluated, and what may fail of its branches is tried. If other groups have conditions too, or
+writes that may fail, it waits for their votes: whether conditions hold, and which branches can be performed.
+Then it is executed, or aborted, and its locks are granted to others. Delivery never waits, so later
+transactions are executed ahead of one that waits for a distant vote; everything up to the *watermark* is
+executed.
 
 A *long* transaction, on ranges or on many keys that it reads, is evaluated and executed in slices: it reads
 some rows at a time, while others are executed. It reads as of its own revision. So once its locks are granted
@@ -20,56 +22,44 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from functools import partial
 from itertools import islice
 from typing import Final
 
 from kvstore.machine.commands import Compact, Delivered, Malformed, Request, Tick
 from kvstore.machine.housekeeping import Housekeeper
 from kvstore.machine.locks import LockTable
-from kvstore.machine.operations import (
-    Room,
-    allowance_of,
-    cost_of,
-    evaluate,
-    patiently,
-    perform,
-    perform_range,
-)
+from kvstore.machine.operations import Room, evaluate, failures_of, perform, perform_all
 from kvstore.machine.placement import GroupShare, Placement, share_of
-from kvstore.machine.request import (
-    NOTHING,
-    RANGE_OPERATIONS,
-    Footprint,
-    Limits,
-    PointOperation,
-    Transaction,
-)
+from kvstore.machine.request import NOTHING, Footprint, Limits, Operation, Transaction
 from kvstore.machine.results import (
     WRITTEN,
+    Aborted,
+    Decision,
+    Failure,
     OperationResult,
     Outcome,
     Refusal,
     Refused,
     Result,
-    Unmet,
     WrongPartition,
 )
 from kvstore.machine.sessions import WINDOW, Repeated
 from kvstore.machine.slices import AT_ONCE_ROWS, RUN_ROWS, Meter, finish, unmetered
-from kvstore.machine.state import Effects, Executed, MachineState, Store, Vote, Waiting
-from kvstore.machine.versions import Row, Writer
-from kvstore.machine.waiting import Facts, OpenTransaction
+from kvstore.machine.state import Effects, Executed, Judgement, MachineState, Store, Vote, Waiting
+from kvstore.machine.versions import Row, Versions, Writer
+from kvstore.machine.waiting import Facts, OpenTransaction, decide, truth_of
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, Timestamp
 
 EARLY: Final = 100_000
 """Messages not delivered yet whose facts are kept. A replica that misses a fact asks for it again."""
 OUTCOMES: Final = 1_000_000
-"""Outcomes that are kept, of transactions with conditions and several groups: more than there can be among
+"""Decisions that are kept, on transactions that several groups voted on: more than there can be among
 the deliveries that replicas catch up with. A replica that has missed more gets a snapshot.
 """
 _FORGOTTEN: Final = 4096
+_NO_VOTES: Final[dict[GroupId, Vote]] = {}
+_WELL: Final = Judgement()
 
 
 class Machine(Housekeeper):
@@ -227,11 +217,16 @@ class Machine(Housekeeper):
         voters = part.voters
         others = voters - {self._group} if voters else voters
         if not others and not part.is_long and not self._locks.blockers(part.footprint):
-            unmet = self._evaluate(delivered, part, floor) if voters else ()
-            self._execute(delivered, part, floor, unmet, succeeded=not unmet)
+            judged, decision = _WELL, Decision.THEN
+            if voters:
+                judged = self._judge(delivered, part, floor)
+                decision = (
+                    decide(part, self._group, judged, _NO_VOTES) or decision
+                )  # it is: no vote is missing
+            self._execute(delivered, part, floor, judged, decision)
         else:
             self._sessions.open(request, destinations, gts)
-            self._lock(OpenTransaction(delivered, part, self._placement, floor, others))
+            self._lock(OpenTransaction(delivered, part, self._placement, floor, self._group))
         return part.footprint
 
     def skip(self, gts: Timestamp) -> None:
@@ -253,19 +248,19 @@ class Machine(Housekeeper):
         if found is None:
             if gts > self._delivered:
                 self._early_facts(gts).vote(vote)
-            elif not vote.yes and self._outcomes.get(gts):
-                raise PeerViolation(f"{vote} contradicts the outcome")
+            elif (decision := self._outcomes.get(gts)) is not None and not vote.allows(decision):
+                raise PeerViolation(f"{vote} contradicts the decision {decision.name}")
             return
         if vote.group == self._group:
             return
         if vote.group not in found.others or vote.mid != found.delivered.mid:
             raise PeerViolation(f"{vote} is not for {found.delivered.mid}")
         found.facts.vote(vote)
-        if found.unmet is not None:
+        if found.judged is not None:
             self._decide([gts])
 
-    def outcome(self, gts: Timestamp, *, succeeded: bool) -> None:
-        """Take a message's outcome from a replica that has executed it. Outcomes may repeat.
+    def outcome(self, gts: Timestamp, decision: Decision) -> None:
+        """Take the decision on a message from a replica that has executed it. Outcomes may repeat.
 
         Raises `PeerViolation`, with nothing changed, if it contradicts what is known.
         """
@@ -273,15 +268,18 @@ class Machine(Housekeeper):
         found = self._open.get(gts)
         if found is None:
             if gts > self._delivered:
-                self._early_facts(gts).decide(gts, succeeded=succeeded)
-            elif self._outcomes.get(gts) not in (None, succeeded):
-                outcome = "succeeded" if succeeded else "failed"
-                raise PeerViolation(f"{gts} is reported as {outcome}, but has not")
+                self._early_facts(gts).decide(gts, decision)
+            elif self._outcomes.get(gts) not in (None, decision):
+                raise PeerViolation(f"{gts} is reported as {decision.name}, and was not decided so")
             return
-        if succeeded and found.unmet:
-            raise PeerViolation(f"{gts} is reported as succeeded, but its conditions do not hold here")
-        found.facts.decide(gts, succeeded=succeeded)
-        if found.unmet is not None:
+        if found.judged is not None and self._group in found.part.voters:
+            mine = self._vote(found.delivered, found.part, found.judged)
+            if not mine.allows(decision):
+                raise PeerViolation(
+                    f"{gts} is reported as {decision.name}, which this group's vote contradicts"
+                )
+        found.facts.decide(gts, decision)
+        if found.judged is not None:
             self._decide([gts])
 
     def waits_for(self, gts: Timestamp, group: GroupId) -> bool:
@@ -291,16 +289,16 @@ class Machine(Housekeeper):
         found = self._open.get(gts)
         return found is not None and group in found.others
 
-    def known_of(self, gts: Timestamp) -> Vote | bool | None:
-        """Return a message's outcome, or else this group's vote; None if neither is known."""
+    def known_of(self, gts: Timestamp) -> Vote | Decision | None:
+        """Return the decision on a message, or else this group's vote; None if neither is known."""
         found = self._open.get(gts)
         if found is None:
             return self._outcomes.get(gts)
-        if found.facts.outcome is not None:
-            return found.facts.outcome
+        if found.facts.decision is not None:
+            return found.facts.decision
         return (
-            self._vote(found.delivered, found.unmet)
-            if found.unmet is not None and self._group in found.part.voters
+            self._vote(found.delivered, found.part, found.judged)
+            if found.judged is not None and self._group in found.part.voters
             else None
         )
 
@@ -309,7 +307,7 @@ class Machine(Housekeeper):
         return [
             (gts, found.others.difference(found.facts.votes))
             for gts, found in self._open.items()
-            if found.facts.outcome is None and not found.others.issubset(found.facts.votes)
+            if found.facts.decision is None and not found.others.issubset(found.facts.votes)
         ]
 
     def forget_outcomes(self, below: Timestamp, keep: int = OUTCOMES) -> None:
@@ -430,8 +428,8 @@ class Machine(Housekeeper):
         if part is None:
             raise InvariantBroken(f"{delivered.mid} waits in group {self._group}, where it has no part")
         self._sessions.open(request, destinations, delivered.gts)
-        opened = OpenTransaction(delivered, part, placement, waiting.floor, part.voters - {self._group})
-        opened.unmet, opened.facts.outcome = waiting.unmet, waiting.succeeded
+        opened = OpenTransaction(delivered, part, placement, waiting.floor, self._group)
+        opened.judged, opened.facts.decision = waiting.judged, waiting.decision
         self._lock(opened)
 
     def _lock(self, opened: OpenTransaction) -> None:
@@ -443,7 +441,7 @@ class Machine(Housekeeper):
         self._open[gts] = opened
         part = opened.part
         # Others may have passed it, before a restart, that conflict with conditions which it has evaluated.
-        if self._locks.claim(gts, part.footprint if opened.unmet is None else part.branches):
+        if self._locks.claim(gts, part.footprint if opened.judged is None else part.branches):
             self._decide([gts])
 
     def _early_facts(self, gts: Timestamp) -> Facts:
@@ -473,12 +471,12 @@ class Machine(Housekeeper):
             if found.part.is_long:
                 granted += self._go_on(found)
                 continue
-            if found.unmet is None:
-                found.unmet = self._evaluate(found.delivered, found.part, found.floor)
-            succeeded = found.outcome()
-            if succeeded is not None:
+            if found.judged is None:
+                found.judged = self._judge(found.delivered, found.part, found.floor)
+            decision = found.decided()
+            if decision is not None:
                 del self._open[gts]
-                self._execute(found.delivered, found.part, found.floor, found.unmet, succeeded=succeeded)
+                self._execute(found.delivered, found.part, found.floor, found.judged, decision)
                 result = self._effects.results[-1].result
                 self._effects.results += [Executed(again, gts, result) for again in found.repeats]
                 granted += self._locks.release(gts)
@@ -491,13 +489,13 @@ class Machine(Housekeeper):
         self._paused.pop(gts, None)
         while gts in self._open:
             if found.work is None:
-                if found.unmet is None:
+                if found.judged is None:
                     found.work = self._evaluation(found)
                 else:
-                    found.succeeded = found.outcome()
-                    if found.succeeded is None:
+                    found.decision = found.decided()
+                    if found.decision is None:
                         return self._locks.narrow(gts, found.part.branches)
-                    found.work = self._execution(found, succeeded=found.succeeded)
+                    found.work = self._execution(found, found.judged, found.decision)
             if self._meter.left <= 0 or next(found.work, self) is None:
                 self._paused[gts] = None
                 return self._pass(found)
@@ -514,7 +512,7 @@ class Machine(Housekeeper):
         if self._as_of(found) is None:
             return []
         part = found.part
-        waits = found.succeeded is None and found.others
+        waits = found.decision is None and found.others
         return self._locks.narrow(found.delivered.gts, part.branches if waits else part.writes)
 
     def _as_of(self, found: OpenTransaction) -> int | None:
@@ -535,85 +533,156 @@ class Machine(Housekeeper):
         self._meter.left = left
 
     def _evaluation(self, found: OpenTransaction) -> Generator[None, None, None]:
-        delivered, part = found.delivered, found.part
-        versions = self.versions.over(self.versions.overlay(self._as_of(found), self._meter))
-        found.unmet = yield from evaluate(
-            part, versions, delivered.gts, found.floor, self._limits, self._meter
+        found.judged = yield from self._judgement(
+            found.delivered, found.part, found.floor, self._as_of(found), self._meter
         )
-        self._tell(delivered, part, found.unmet)
+        self._tell(found.delivered, found.part, found.judged)
 
-    def _execution(self, found: OpenTransaction, *, succeeded: bool) -> Generator[None, None, None]:
+    def _execution(
+        self, found: OpenTransaction, judged: Judgement, decision: Decision
+    ) -> Generator[None, None, None]:
         """Perform the operations on an overlay, and then write it."""
         delivered, part, floor = found.delivered, found.part, found.floor
-        overlay = self.versions.overlay(self._as_of(found), self._meter)
-        versions, limits, room = self.versions.over(overlay), self._limits, Room()
-        writer, allowed = Writer(versions, delivered.gts, floor), allowance_of(part, limits)
-        results = []
-        for i, operation in part.then if succeeded else part.otherwise:
-            if isinstance(operation, RANGE_OPERATIONS):
-                result = yield from perform_range(
-                    operation, versions, writer, allowed, floor, room, self._meter
-                )
+        row: Row = ()
+        result: Result = _aborted(judged, decision)
+        if not decision.aborts:
+            overlay = self.versions.overlay(self._as_of(found), self._meter)
+            versions = self.versions.over(overlay)
+            writer = Writer(versions, delivered.gts, floor)
+            branch = part.then if decision.picks_then else part.otherwise
+            results = yield from perform_all(branch, part, versions, writer, self._limits, floor, self._meter)
+            failures = self._failures(delivered, part, decision, results)
+            if failures:
+                decision, result = _failing(decision), Aborted(decision.picks_then, failures)
             else:
-                point: PointOperation = operation
-                result = yield from patiently(partial(perform, point, versions, writer, limits, room))
-                self._meter.left -= cost_of(point, result)
-                if self._meter.left <= 0:
-                    yield
-            results.append((i, result))
-        row = yield from writer.finish_in_slices(self._meter)
-        overlay.apply()
+                row = yield from writer.finish_in_slices(self._meter)
+                overlay.apply()
+                result = Outcome(decision.picks_then, judged.unmet, tuple(results))
         del self._open[delivered.gts]
-        outcome = Outcome(succeeded, found.unmet or (), tuple(results))
-        self._executed_as(delivered, part, row, outcome)
-        self._effects.results += [Executed(again, delivered.gts, outcome) for again in found.repeats]
+        self._executed_as(delivered, part, row, result, decision)
+        self._effects.results += [Executed(again, delivered.gts, result) for again in found.repeats]
 
-    def _evaluate(self, delivered: Delivered, part: GroupShare, floor: int) -> tuple[Unmet, ...]:
-        """Evaluate this group's conditions at once, and vote."""
+    def _judge(self, delivered: Delivered, part: GroupShare, floor: int) -> Judgement:
+        """Judge a short transaction at once, and vote."""
         if self._group not in part.voters:
-            return ()
-        unmet = finish(evaluate(part, self.versions, delivered.gts, floor, self._limits, unmetered()))
-        self._tell(delivered, part, unmet)
-        return unmet
+            return _WELL
+        judged = finish(self._judgement(delivered, part, floor, None, unmetered()))
+        self._tell(delivered, part, judged)
+        return judged
 
-    def _tell(self, delivered: Delivered, part: GroupShare, unmet: tuple[Unmet, ...]) -> None:
-        """Send this group's vote to the other groups, if it has one."""
+    def _judgement(
+        self, delivered: Delivered, part: GroupShare, floor: int, as_of: int | None, meter: Meter
+    ) -> Generator[None, None, Judgement]:
+        """Evaluate this group's conditions, and try what others must know of its branches: each on an overlay
+        of the same state, which holds until the transaction is executed, since its keys are locked.
+        """
+        versions = self.versions if as_of is None else self._over(as_of, meter)
+        unmet = yield from evaluate(part, versions, delivered.gts, floor, self._limits, meter)
+        judged = Judgement(unmet)
+        if len(delivered.destinations) == 1:
+            return judged
+        holds = truth_of(part, self._group, judged, _NO_VOTES)
+        then: tuple[Failure, ...] = ()
+        otherwise: tuple[Failure, ...] = ()
+        if holds is not False and self._group in part.then_may_fail:
+            then = yield from self._try(part.then, part, delivered, floor, as_of, meter)
+        if holds is not True and self._group in part.otherwise_may_fail:
+            otherwise = yield from self._try(part.otherwise, part, delivered, floor, as_of, meter)
+        return Judgement(unmet, then, otherwise) if then or otherwise else judged
+
+    def _over(self, as_of: int | None, meter: Meter) -> Versions:
+        """Return the keys with nothing written over them yet."""
+        return self.versions.over(self.versions.overlay(as_of, meter))
+
+    def _try(
+        self,
+        branch: tuple[tuple[int, Operation], ...],
+        part: GroupShare,
+        delivered: Delivered,
+        floor: int,
+        as_of: int | None,
+        meter: Meter,
+    ) -> Generator[None, None, tuple[Failure, ...]]:
+        """Perform a branch on an overlay that is thrown away. Returns why it cannot be performed."""
+        versions = self._over(as_of, meter)
+        writer = Writer(versions, delivered.gts, floor)
+        results = yield from perform_all(branch, part, versions, writer, self._limits, floor, meter)
+        return failures_of(branch, results, allowed=part.allow_failures)
+
+    def _tell(self, delivered: Delivered, part: GroupShare, judged: Judgement) -> None:
+        """Send this group's vote to the other groups that wait for it, if it has one."""
         if self._group in part.voters and len(delivered.destinations) > 1:
-            others = tuple([group for group in delivered.destinations if group != self._group])
-            self._effects.votes.append((self._vote(delivered, unmet), others))
+            others = tuple([group for group in part.listeners if group != self._group])
+            if others:
+                self._effects.votes.append((self._vote(delivered, part, judged), others))
 
-    def _vote(self, delivered: Delivered, unmet: tuple[Unmet, ...]) -> Vote:
-        return Vote(delivered.gts, delivered.mid, self._group, not unmet)
+    def _vote(self, delivered: Delivered, part: GroupShare, judged: Judgement) -> Vote:
+        can_then, can_otherwise = not judged.then, not judged.otherwise
+        gts, mid, group = delivered.gts, delivered.mid, self._group
+        if not part.formula:
+            return Vote(gts, mid, group, not judged.unmet, can_then, can_otherwise)
+        bits = sum([1 << each.condition for each in judged.unmet])
+        unmet = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+        return Vote(gts, mid, group, yes=True, can_then=can_then, can_otherwise=can_otherwise, unmet=unmet)
 
     def _execute(
-        self, delivered: Delivered, part: GroupShare, floor: int, unmet: tuple[Unmet, ...], *, succeeded: bool
+        self, delivered: Delivered, part: GroupShare, floor: int, judged: Judgement, decision: Decision
     ) -> None:
         """Execute a short transaction, at once."""
-        versions, limits = self.versions, self._limits
+        versions = self.versions
         results: list[tuple[int, OperationResult]]
-        if part.only_puts and succeeded:
+        if decision.aborts:
+            self._executed_as(delivered, part, (), _aborted(judged, decision), decision)
+            return
+        then = decision is Decision.THEN
+        if part.only_puts and then:
             puts = [(put.key, put.value) for _, put in part.then]  # type: ignore[union-attr]  # they are
             row = versions.put_all(puts, delivered.gts, floor)
             results = [(i, WRITTEN) for i, _ in part.then]
         else:
             writer, room = Writer(versions, delivered.gts, floor), Room()
             results = [
-                (i, perform(operation, versions, writer, limits, room))  # type: ignore[arg-type]  # no range
-                for i, operation in (part.then if succeeded else part.otherwise)
+                (i, perform(operation, versions, writer, room))  # type: ignore[arg-type]  # no range
+                for i, operation in (part.then if then else part.otherwise)
             ]
+            failures = self._failures(delivered, part, decision, results)
+            if failures:
+                writer.undo()
+                self._executed_as(delivered, part, (), Aborted(then, failures), _failing(decision))
+                return
             row = writer.finish()
-        self._executed_as(delivered, part, row, Outcome(succeeded, unmet, tuple(results)))
+        self._executed_as(delivered, part, row, Outcome(then, judged.unmet, tuple(results)), decision)
 
-    def _executed_as(self, delivered: Delivered, part: GroupShare, row: Row, outcome: Outcome) -> None:
+    def _failures(
+        self,
+        delivered: Delivered,
+        part: GroupShare,
+        decision: Decision,
+        results: list[tuple[int, OperationResult]],
+    ) -> tuple[Failure, ...]:
+        """Return why a branch that was just performed must be taken back. Only a group alone may find that
+        out then.
+        """
+        then = decision is Decision.THEN
+        if self._group not in (part.then_may_fail if then else part.otherwise_may_fail):
+            return ()
+        found = failures_of(part.then if then else part.otherwise, results, allowed=part.allow_failures)
+        if found and len(delivered.destinations) > 1:
+            raise InvariantBroken(f"{delivered.mid} fails here by {found}, and other groups execute it")
+        return found
+
+    def _executed_as(
+        self, delivered: Delivered, part: GroupShare, row: Row, result: Result, decision: Decision
+    ) -> None:
         gts = delivered.gts
         if row:
             self._effects.rows.append((gts, row))
         if part.voters and len(delivered.destinations) > 1:
-            self._outcomes.put(gts, outcome.succeeded)
+            self._outcomes.put(gts, decision)
             self._outcome_count += 1
             if part.voters != {self._group}:
-                self._effects.outcomes.append((gts, delivered.mid, outcome.succeeded))
-        self._finish(delivered, outcome)
+                self._effects.outcomes.append((gts, delivered.mid, decision))
+        self._finish(delivered, result)
 
     def _finish(self, delivered: Delivered, result: Result) -> None:
         self._sessions.executed(delivered.request, delivered.destinations, delivered.gts, result)
@@ -638,8 +707,19 @@ class Machine(Housekeeper):
             self._watermark = self.versions.watermark = gts
 
 
+def _aborted(judged: Judgement, decision: Decision) -> Aborted:
+    """Return the result of a transaction that is aborted: this group's failures, of the branch that was
+    picked.
+    """
+    return Aborted(decision.picks_then, judged.then if decision.picks_then else judged.otherwise)
+
+
+def _failing(decision: Decision) -> Decision:
+    return Decision.THEN_FAILS if decision is Decision.THEN else Decision.OTHERWISE_FAILS
+
+
 def _waiting(opened: OpenTransaction) -> Waiting:
     delivered, version, floor = opened.delivered, opened.placement.version, opened.floor
     if not opened.part.is_long:
         return Waiting(delivered, version, floor)
-    return Waiting(delivered, version, floor, opened.unmet, opened.succeeded)
+    return Waiting(delivered, version, floor, opened.judged, opened.decision)

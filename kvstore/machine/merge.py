@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
+from kvstore.machine.formula import evaluate_formula, roots_of
 from kvstore.machine.operations import scan
 from kvstore.machine.placement import Placement, owners_of
 from kvstore.machine.request import (
@@ -17,7 +18,18 @@ from kvstore.machine.request import (
     Shape,
     Transaction,
 )
-from kvstore.machine.results import Deleted, Failed, Fault, KeyValue, OperationResult, Outcome, Scanned, Unmet
+from kvstore.machine.results import (
+    Aborted,
+    Deleted,
+    Failed,
+    Failure,
+    Fault,
+    KeyValue,
+    OperationResult,
+    Outcome,
+    Scanned,
+    Unmet,
+)
 from multicast.errors import InvariantBroken
 from multicast.types import GroupId
 
@@ -27,6 +39,7 @@ class Merged(NamedTuple):
 
     succeeded: bool
     unmet: tuple[Unmet, ...]
+    """By the conditions that all must hold: with a formula, its roots."""
     results: tuple[OperationResult, ...]
     """Of the branch taken, in the order of the request."""
 
@@ -39,7 +52,7 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
     succeeded = outcomes.pop()
     points = _merge_points(transaction.then if succeeded else transaction.otherwise, parts)
     if points is not None:
-        return Merged(succeeded, _unmet(parts), points)
+        return Merged(succeeded, _unmet(transaction, parts), points)
     answers: dict[int, list[OperationResult]] = {}
     for _, part in sorted(parts.items()):
         for i, result in part.results:
@@ -59,7 +72,28 @@ def merge(transaction: Transaction, placement: Placement, parts: Mapping[GroupId
             results.append(_merge(operation, found))
         else:
             raise InvariantBroken(f"operation {i} on one key has results of {len(found)} groups")
-    return Merged(succeeded, _unmet(parts), tuple(results))
+    return Merged(succeeded, _unmet(transaction, parts), tuple(results))
+
+
+def merge_aborted(
+    transaction: Transaction, parts: Mapping[GroupId, Outcome | Aborted]
+) -> tuple[bool, tuple[Failure, ...]]:
+    """Return whether `then` was picked, and the failures of all groups, of a transaction that one has
+    aborted.
+    """
+    aborted = [part for part in parts.values() if isinstance(part, Aborted)]
+    picked = {part.in_then for part in aborted}
+    if len(picked) != 1:
+        raise InvariantBroken(f"groups {sorted(parts)} do not agree on why a transaction was aborted")
+    in_then = picked.pop()
+    for group, part in parts.items():
+        if isinstance(part, Outcome) and any(transaction.then[i].writes for i, _ in part.results):
+            raise InvariantBroken(f"group {group} has executed a transaction that another one has aborted")
+    # Each group of a range may have failed at the same operation.
+    failures = {failure.operation: failure for part in aborted for failure in part.failures}
+    if not failures:
+        raise InvariantBroken(f"groups {sorted(parts)} have aborted a transaction in which nothing fails")
+    return in_then, tuple([failure for _, failure in sorted(failures.items())])
 
 
 def _merge_points(
@@ -82,7 +116,7 @@ def _merge_points(
     return tuple(results)
 
 
-def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
+def _unmet(transaction: Transaction, parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
     """Return each unmet condition once. If one group knows that it does not hold, no fault matters."""
     if not any(part.unmet for part in parts.values()):
         return ()
@@ -91,7 +125,22 @@ def _unmet(parts: Mapping[GroupId, Outcome]) -> tuple[Unmet, ...]:
         for unmet in part.unmet:
             if unmet.fault is None or unmet.condition not in faults:
                 faults[unmet.condition] = unmet.fault
+    if transaction.formula:
+        return _unmet_roots(transaction, faults)
     return tuple([Unmet(condition, fault) for condition, fault in sorted(faults.items())])
+
+
+def _unmet_roots(transaction: Transaction, faults: Mapping[int, Fault | None]) -> tuple[Unmet, ...]:
+    """Return the roots of a formula that do not hold, by their place among the roots. A root that combines
+    conditions has the fault of its first condition with one.
+    """
+    count, nodes = len(transaction.conditions), transaction.formula
+    values = evaluate_formula([i not in faults for i in range(count)], nodes)
+    first: list[Fault | None] = [faults.get(i) for i in range(count)]
+    for node in nodes:
+        first.append(next((first[member] for member in node.members if first[member] is not None), None))
+    roots = enumerate(roots_of(count, nodes))
+    return tuple([Unmet(place, first[root]) for place, root in roots if not values[root]])
 
 
 def _merge(operation: RangeOperation, found: list[OperationResult]) -> OperationResult:

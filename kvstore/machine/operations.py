@@ -28,20 +28,22 @@ from kvstore.machine.request import (
     DeleteRange,
     Get,
     Limits,
+    Operation,
     Operator,
     PointOperation,
     Put,
-    Range,
     RangeOperation,
     Scan,
     Shape,
     Subject,
+    Swap,
     Unchanged,
 )
 from kvstore.machine.results import (
     WRITTEN,
     Deleted,
     Failed,
+    Failure,
     Fault,
     Got,
     KeyValue,
@@ -58,6 +60,9 @@ _COMPARE: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
     Operator.NOT_EQUAL: operator.ne,
     Operator.LESS: operator.lt,
     Operator.GREATER: operator.gt,
+    Operator.LESS_EQUAL: operator.le,
+    Operator.GREATER_EQUAL: operator.ge,
+    Operator.STARTS_WITH: bytes.startswith,
 }
 _ABSENT: Final = Version(None, 0, 0, 0)
 T = TypeVar("T")
@@ -67,6 +72,8 @@ RESULTS_BYTES: Final = 8 << 20
 """Of keys and values that one group's results of a request may hold. All replicas must agree on it. Results
 are kept for repetitions, and travel in one message, which has to fit into a frame.
 """
+FAILURES_MAX: Final = 16
+"""Failures that one group tells of an aborted transaction: the first ones. All replicas must agree on it."""
 ENTRY_BYTES: Final = 64
 """What an entry counts for beside its key and value."""
 
@@ -132,15 +139,14 @@ def allowance_of(part: GroupShare, limits: Limits) -> Allowance:
     """Share the limits among a group's operations and conditions on ranges."""
     ranges = sum(isinstance(condition, Unchanged) for _, condition in part.conditions)
     ranges += sum(isinstance(each, RANGE_OPERATIONS) for _, each in part.then + part.otherwise)
-    deletes = [each for _, each in part.then if isinstance(each, DeleteRange)]
-    whole = sum(each.is_whole for each in deletes)
-    declared = sum(each.limit for each in deletes)
-    branches = [sum(isinstance(each, DeleteRange) for _, each in b) for b in (part.then, part.otherwise)]
-    return Allowance(
-        limits.transaction_rows // max(ranges, 1),
-        (limits.delete_keys - declared) // max(whole, 1),
-        limits.delete_bytes // max(*branches, 1),
-    )
+    keys, most = limits.delete_keys, 1
+    for branch in (part.then, part.otherwise):
+        deletes = [each for _, each in branch if isinstance(each, DeleteRange)]
+        whole = sum(each.is_whole for each in deletes)
+        declared = sum(each.limit for each in deletes)
+        keys = min(keys, (limits.delete_keys - declared) // max(whole, 1))
+        most = max(most, len(deletes))
+    return Allowance(limits.transaction_rows // max(ranges, 1), keys, limits.delete_bytes // most)
 
 
 def evaluate(
@@ -176,11 +182,6 @@ def evaluate(
                 if row[1].mod_revision > condition.since:
                     unmet.append(Unmet(i))
                     break
-    for i, operation in part.then:
-        if isinstance(operation, DeleteRange) and operation.is_whole:
-            fits = yield from _fits(operation.range, versions, floor, allowed, meter)
-            if not fits:
-                unmet.append(Unmet(part.conditions_count + i, Fault.TOO_MANY_ROWS))
     return tuple(unmet)
 
 
@@ -202,23 +203,12 @@ def counted(
             yield row
 
 
-def _fits(
-    asked: Range, versions: Versions, floor: int, allowed: Allowance, meter: Meter
-) -> Generator[None, None, bool]:
-    """Whether all keys of a range may be removed."""
-    rows = keys = size = 0
-    for row in counted(versions.rows(asked, meter), floor):
-        if row is None:
-            yield
-            continue
-        rows += 1
-        key, version = row
-        if version.value is not None:
-            keys += 1
-            size += len(key) + len(version.value)
-        if rows > allowed.rows or keys > allowed.keys or (size > allowed.size and keys > 1):
-            return False
-    return True
+def number_of(value: bytes | None) -> int | None:
+    """Return the signed 64-bit number that a value is in decimal digits; None if it is not one."""
+    if value is None or not _NUMBER.fullmatch(value):
+        return None
+    number = int(value)
+    return number if INT64_MIN <= number <= INT64_MAX else None
 
 
 def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int) -> bool:
@@ -226,6 +216,9 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
         if found.value is None:
             return how is Operator.NOT_EQUAL
         return _COMPARE[how](found.value, operand)
+    if subject is Subject.NUMBER:
+        number = number_of(found.value)
+        return number is not None and _COMPARE[how](number, operand)
     if subject is Subject.EXISTS:
         return _COMPARE[how](found.value is not None, operand)
     if subject is Subject.VERSION:
@@ -237,10 +230,52 @@ def _holds(found: Version, subject: Subject, how: Operator, operand: bytes | int
     assert_never(subject)
 
 
-def perform(
-    operation: PointOperation, versions: Versions, writer: Writer, limits: Limits, room: Room
-) -> OperationResult:
-    """Perform an operation on a key. An error is its result."""
+def perform_all(
+    branch: Iterable[tuple[int, Operation]],
+    part: GroupShare,
+    versions: Versions,
+    writer: Writer,
+    limits: Limits,
+    floor: int,
+    meter: Meter,
+) -> Generator[None, None, list[tuple[int, OperationResult]]]:
+    """Perform a branch's operations in this group, in slices."""
+    allowed, room = allowance_of(part, limits), Room()
+    results: list[tuple[int, OperationResult]] = []
+    for i, operation in branch:
+        if isinstance(operation, RANGE_OPERATIONS):
+            result = yield from perform_range(operation, versions, writer, allowed, floor, room, meter)
+        else:
+            point: PointOperation = operation
+            result = yield from patiently(partial(perform, point, versions, writer, room))
+            meter.left -= cost_of(point, result)
+            if meter.left <= 0:
+                yield
+        results.append((i, result))
+    return results
+
+
+def failures_of(
+    branch: Iterable[tuple[int, Operation]],
+    results: Iterable[tuple[int, OperationResult]],
+    *,
+    allowed: bool,
+) -> tuple[Failure, ...]:
+    """Return the first writes of a branch whose failure aborts the transaction; if failures are `allowed`,
+    only deletes of whole ranges, which other groups may have done.
+    """
+    found = [
+        Failure(i, result.fault)
+        for (i, operation), (_, result) in zip(branch, results, strict=True)
+        if isinstance(result, Failed)
+        and operation.writes
+        and (not allowed or (isinstance(operation, DeleteRange) and operation.is_whole))
+    ]
+    return tuple(found[:FAILURES_MAX])
+
+
+def perform(operation: PointOperation, versions: Versions, writer: Writer, room: Room) -> OperationResult:
+    """Perform an operation on a key. An error is its result, and then it has written nothing."""
     if isinstance(operation, Put):
         writer.put(operation.key, operation.value)
         return WRITTEN
@@ -251,7 +286,12 @@ def perform(
     if isinstance(operation, Calculate):
         return _calculate(operation, versions, writer)
     if isinstance(operation, Append):
-        return _append(operation, versions, writer, limits)
+        return _append(operation, versions, writer)
+    if isinstance(operation, Swap):
+        before = room.get(operation.key, versions.get(operation.key))
+        if isinstance(before, Got):
+            writer.put(operation.key, operation.value)
+        return before
     assert_never(operation)
 
 
@@ -309,7 +349,7 @@ def _delete_range(
     allowed: Allowance,
     floor: int,
     meter: Meter,
-) -> Generator[None, None, Deleted]:
+) -> Generator[None, None, Deleted | Failed]:
     found: list[tuple[bytes, Version]] = []
     rows, size, resume = 0, 0, b""
     for row in counted(versions.rows(operation.range, meter), floor):
@@ -318,11 +358,11 @@ def _delete_range(
             continue
         key, version = row
         larger = size if version.value is None else size + len(key) + len(version.value)
-        if not operation.is_whole and (
-            rows == allowed.rows
-            or (version.value is not None and len(found) == operation.limit)
-            or (larger > allowed.size and found)
-        ):
+        most = allowed.keys if operation.is_whole else operation.limit
+        too_many = len(found) == most or (larger > allowed.size and found)
+        if rows == allowed.rows or (version.value is not None and too_many):
+            if operation.is_whole:
+                return Failed(Fault.TOO_MANY_ROWS)
             resume = key
             break
         rows, size = rows + 1, larger
@@ -341,10 +381,8 @@ def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Numb
     found = versions.get(operation.key)
     number = operation.operand
     if found is not None and found.value is not None:
-        if not _NUMBER.fullmatch(found.value):
-            return Failed(Fault.NOT_A_NUMBER)
-        stored = int(found.value)
-        if not INT64_MIN <= stored <= INT64_MAX:
+        stored = number_of(found.value)
+        if stored is None:
             return Failed(Fault.NOT_A_NUMBER)
         if operation.arithmetic is Arithmetic.ADD:
             number += stored
@@ -354,16 +392,20 @@ def _calculate(operation: Calculate, versions: Versions, writer: Writer) -> Numb
             number = max(stored, number)
         else:
             assert_never(operation.arithmetic)
+    if operation.floor is not None and number < operation.floor:
+        return Failed(Fault.BELOW_FLOOR)
+    if operation.ceiling is not None and number > operation.ceiling:
+        return Failed(Fault.ABOVE_CEILING)
     if not INT64_MIN <= number <= INT64_MAX:
         return Failed(Fault.OVERFLOW)
     writer.put(operation.key, b"%d" % number)
     return Number(number)
 
 
-def _append(operation: Append, versions: Versions, writer: Writer, limits: Limits) -> Number | Failed:
+def _append(operation: Append, versions: Versions, writer: Writer) -> Number | Failed:
     found = versions.get(operation.key)
     value = operation.value if found is None or found.value is None else found.value + operation.value
-    if len(value) > limits.value_bytes:
+    if len(value) > operation.most:
         return Failed(Fault.VALUE_TOO_LARGE)
     writer.put(operation.key, value)
     return Number(len(value))

@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from kvstore.machine.data import Data
+from kvstore.machine.formula import Combined
 from kvstore.machine.request import (
     RANGE_OPERATIONS,
+    Append,
+    Calculate,
     Compare,
     Condition,
     Delete,
     DeleteRange,
     Footprint,
+    Get,
     InvalidRequest,
     Operation,
     PointOperation,
     Put,
     Range,
+    Scan,
+    Swap,
     Transaction,
     Unchanged,
     footprint_of,
@@ -40,6 +49,9 @@ WRITES: Final = 256
 """Keys that a transaction writes in one step."""
 _BLIND: Final = (Put, Delete)
 """Operations whose results do not depend on what was there."""
+_FALLIBLE: Final = (Calculate, Append, Swap)
+"""Writes of a key that may turn out to be impossible."""
+_RETURNS_VALUES: Final = (Get, Scan, Swap)
 _ON_RANGES: Final = (*RANGE_OPERATIONS, Unchanged)
 _NO_GROUPS: Final[frozenset[GroupId]] = frozenset()
 
@@ -153,10 +165,19 @@ class GroupShare(Data, frozen=True):
     then: tuple[tuple[int, Operation], ...]
     otherwise: tuple[tuple[int, Operation], ...]
     footprint: Footprint
-    voters: frozenset[GroupId]
-    """All groups that have conditions, or a range delete that may have too many keys."""
-    conditions_count: int = 0
-    """Of the whole transaction."""
+    voters: frozenset[GroupId] = _NO_GROUPS
+    """The groups whose votes this group needs, its own among them if it has one."""
+    judges: frozenset[GroupId] = _NO_GROUPS
+    """Of these, those that have conditions."""
+    then_may_fail: frozenset[GroupId] = _NO_GROUPS
+    """Those in which a write of `then` may turn out to be impossible."""
+    otherwise_may_fail: frozenset[GroupId] = _NO_GROUPS
+    listeners: Destinations = ()
+    """The groups that need this group's vote, if it has one. Itself may be among them."""
+    formula: tuple[Combined, ...] = ()
+    owners: tuple[frozenset[GroupId], ...] = ()
+    """With a formula, the groups that each of the transaction's conditions belongs to."""
+    allow_failures: bool = False
     only_puts: bool = False
     """Whether the share is puts of different keys, without conditions, and nothing else."""
 
@@ -190,7 +211,7 @@ class GroupShare(Data, frozen=True):
         )
 
 
-_HAS_RANGES: Final = GroupShare((), (), (), Footprint(), _NO_GROUPS)
+_HAS_RANGES: Final = GroupShare((), (), (), Footprint())
 
 
 def share_of(
@@ -198,15 +219,16 @@ def share_of(
 ) -> GroupShare | None:
     """Return the group's share; None if the transaction touches a group that it was not sent to."""
     if not (transaction.conditions or transaction.otherwise):
-        plain = _share_of_points(transaction.then, placement, group, destinations)
+        plain = _share_of_points(transaction, placement, group, destinations)
         if plain is not _HAS_RANGES:
             return plain
-    voters = _NO_GROUPS
+    judges = _NO_GROUPS
     conditions: tuple[tuple[int, Condition], ...] = ()
+    owners: tuple[frozenset[GroupId], ...] = ()
     if transaction.conditions:
-        owners = [owners_of(condition, placement) for condition in transaction.conditions]
-        voters = voters.union(*owners)
-        if not voters.issubset(destinations):
+        owners = tuple([frozenset(owners_of(condition, placement)) for condition in transaction.conditions])
+        judges = judges.union(*owners)
+        if not judges.issubset(destinations):
             return None
         mine = [(i, c) for i, c in enumerate(transaction.conditions) if group in owners[i]]
         conditions = tuple(mine)
@@ -215,15 +237,16 @@ def share_of(
     if then is None or otherwise is None:
         return None
     footprint = footprint_of(conditions, then + otherwise if otherwise else then)
-    if footprint.write_ranges or len(destinations) > 1:
-        for operation in transaction.then:
-            if type(operation) is DeleteRange and operation.is_whole:
-                voters = voters.union(placement.groups_of_range(operation.range))
-    return GroupShare(conditions, then, otherwise, footprint, voters, len(transaction.conditions))
+    share = GroupShare(
+        conditions, then, otherwise, footprint, judges, judges, listeners=destinations,
+        formula=transaction.formula, owners=owners if transaction.formula else (),
+        allow_failures=transaction.allow_failures,
+    )  # fmt: skip
+    return _with_failures(share, transaction, placement, group, destinations)
 
 
 def _share_of_points(
-    operations: tuple[Operation, ...], placement: Placement, group: GroupId, destinations: Destinations
+    transaction: Transaction, placement: Placement, group: GroupId, destinations: Destinations
 ) -> GroupShare | None:
     """Return the share of a transaction without conditions, as `share_of` does, by looking at each operation
     once; `_HAS_RANGES` if one is on a range.
@@ -233,7 +256,8 @@ def _share_of_points(
     writes: dict[bytes, None] = {}
     owner_of = placement.group_of
     puts = 0
-    for item in enumerate(operations):
+    may_fail = False
+    for item in enumerate(transaction.then):
         operation = item[1]
         if isinstance(operation, RANGE_OPERATIONS):
             return _HAS_RANGES
@@ -249,12 +273,70 @@ def _share_of_points(
                 (writes if point.writes else reads)[key] = None
         elif owner not in destinations:
             return None
+        if type(point) in _FALLIBLE:
+            may_fail = True
     if reads and writes:
         for key in writes:
             reads.pop(key, None)
     footprint = Footprint(tuple(reads), tuple(writes))
-    only_puts = puts == len(mine) == len(writes)
-    return GroupShare((), tuple(mine), (), footprint, _NO_GROUPS, 0, only_puts)
+    share = GroupShare(
+        (), tuple(mine), (), footprint,
+        allow_failures=transaction.allow_failures, only_puts=puts == len(mine) == len(writes),
+    )  # fmt: skip
+    return _with_failures(share, transaction, placement, group, destinations) if may_fail else share
+
+
+def _with_failures(
+    share: GroupShare,
+    transaction: Transaction,
+    placement: Placement,
+    group: GroupId,
+    destinations: Destinations,
+) -> GroupShare:
+    """Add the groups in which a branch may turn out to be impossible.
+
+    Without conditions, a group that writes nothing needs no vote: it returns what it reads, of which nothing
+    is told to the client if the others abort.
+    """
+    then = _may_fail(transaction.then, placement, allowed=share.allow_failures)
+    otherwise = _NO_GROUPS
+    if transaction.conditions:
+        otherwise = _may_fail(transaction.otherwise, placement, allowed=share.allow_failures)
+    if not (then or otherwise):
+        return share
+    listeners = destinations
+    if not transaction.conditions:
+        writers = {g for each in transaction.then if each.writes for g in owners_of(each, placement)}
+        if group not in writers:
+            return share
+        listeners = tuple(sorted(writers))
+    alone = len(destinations) == 1
+    return replace(
+        share, voters=share.voters if alone else share.voters | then | otherwise,
+        then_may_fail=then, otherwise_may_fail=otherwise, listeners=listeners,
+    )  # fmt: skip
+
+
+def _may_fail(branch: tuple[Operation, ...], placement: Placement, *, allowed: bool) -> frozenset[GroupId]:
+    """Return the groups in which a write of a branch may turn out to be impossible."""
+    found: set[GroupId] = set()
+    swaps: set[GroupId] = set()
+    for each in branch:
+        if isinstance(each, DeleteRange):
+            if each.is_whole:
+                found.update(owners_of(each, placement))
+        elif not allowed and isinstance(each, _FALLIBLE):
+            (swaps if isinstance(each, Swap) else found).update(owners_of(each, placement))
+    if swaps:
+        # The first value that a group returns may be of any size: a single one cannot fail.
+        values = Counter(
+            owner
+            for each in branch
+            if isinstance(each, _RETURNS_VALUES)
+            for owner in owners_of(each, placement)
+        )
+        found.update(group for group in swaps if values[group] > 1)
+    return frozenset(found)
 
 
 def owners_of(item: Condition | Operation, placement: Placement) -> Iterable[GroupId]:

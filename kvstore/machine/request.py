@@ -1,7 +1,8 @@
 """A transaction as the machine sees it: conditions, then, otherwise; and what a request may hold.
 
 If all conditions hold, the operations of `then` are performed, in order, else those of `otherwise`; each sees
-what those before it wrote. Whatever goes wrong inside an operation is its result, and aborts nothing.
+what those before it wrote. If a write of that branch cannot be performed, in any group, nothing is written in
+all of them: the transaction is aborted. With `allow_failures` the failure is the result of that write alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, NoReturn, TypeAlias, assert_never
 
 from kvstore.machine.data import Data
+from kvstore.machine.formula import Combined, check_formula
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -89,6 +91,10 @@ class Calculate(Data, frozen=True, tag=4):
     key: bytes
     arithmetic: Arithmetic
     operand: int
+    floor: int | None = None
+    """An addition fails if its sum is below this."""
+    ceiling: int | None = None
+    """An addition fails if its sum is above this."""
     writes: ClassVar[bool] = True
 
 
@@ -97,6 +103,10 @@ class Append(Data, frozen=True, tag=5):
 
     key: bytes
     value: bytes
+    most: int = 1 << 20
+    """The most bytes that the value may have then. The gateway says so, in the message: if each replica
+    applied its own configuration, two of them could disagree on whether the transaction fails.
+    """
     writes: ClassVar[bool] = True
 
 
@@ -125,7 +135,7 @@ class DeleteRange(Data, frozen=True, tag=7):
     """Remove all keys of a range, or the first ones.
 
     Without a limit it is all or nothing: if a group has more keys of the range than `Limits.delete_keys`
-    allows, the transaction's conditions do not hold, in any group. So it is for `then` only.
+    allows, the transaction is aborted, also if it allows failures.
     """
 
     range: Range
@@ -135,11 +145,19 @@ class DeleteRange(Data, frozen=True, tag=7):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it removes all keys of the range, or the transaction does something else."""
+        """Whether it removes all keys of the range, or nothing."""
         return not self.limit
 
 
-PointOperation: TypeAlias = Get | Put | Delete | Calculate | Append
+class Swap(Data, frozen=True, tag=8):
+    """Write a key, and return what was there before."""
+
+    key: bytes
+    value: bytes
+    writes: ClassVar[bool] = True
+
+
+PointOperation: TypeAlias = Get | Put | Delete | Calculate | Append | Swap
 """Operations on one key, which is `key`. They belong to one group."""
 RangeOperation: TypeAlias = Scan | DeleteRange
 """Operations on the keys of `range`. Every group with keys of the range does its share."""
@@ -156,12 +174,18 @@ class Operator(enum.Enum):
     NOT_EQUAL = "!="
     LESS = "<"
     GREATER = ">"
+    LESS_EQUAL = "<="
+    GREATER_EQUAL = ">="
+    STARTS_WITH = "starts_with"
+    """Of values only."""
 
 
 class Subject(enum.Enum):
     """What of a key a condition is about. An absent key has version and revisions 0."""
 
     VALUE = "value"
+    NUMBER = "number"
+    """The value, as a signed 64-bit number in decimal digits."""
     EXISTS = "exists"
     VERSION = "version"
     CREATE_REVISION = "create_revision"
@@ -169,7 +193,11 @@ class Subject(enum.Enum):
 
 
 class Compare(Data, frozen=True, tag=1):
-    """A condition on a key. The value of an absent key differs from every value, and is not ordered."""
+    """A condition on a key.
+
+    The value of an absent key differs from every value, and is not ordered. A comparison of a number holds
+    only if there is a number: an absent key, and a value that is not a number, satisfy none, not even `!=`.
+    """
 
     key: bytes
     subject: Subject
@@ -198,6 +226,14 @@ class Transaction(Data, frozen=True, tag=1):
     conditions: tuple[Condition, ...] = ()
     then: tuple[Operation, ...] = ()
     otherwise: tuple[Operation, ...] = ()
+    formula: tuple[Combined, ...] = ()
+    """Combines some of the conditions by any and all."""
+    allow_failures: bool = False
+    """Whether a write that cannot be performed fails alone, instead of aborting the transaction."""
+
+    def __post_init__(self) -> None:
+        if self.formula:
+            check_formula(len(self.conditions), self.formula)
 
     @property
     def writes(self) -> bool:
@@ -291,8 +327,7 @@ def validate(transaction: Transaction, limits: Limits) -> None:
     if total > limits.transaction_bytes:
         _exceeds("a transaction's keys and values", total, limits, "transaction_bytes", "split it")
     _check_deletes("then", transaction.then, limits)
-    if transaction.otherwise:
-        _check_deletes("otherwise", transaction.otherwise, limits)
+    _check_deletes("otherwise", transaction.otherwise, limits)
 
 
 def _sizes_of(name: str, items: Iterable[Condition | Operation], limits: Limits, *, alone: bool) -> int:
@@ -313,15 +348,7 @@ def _sizes_of(name: str, items: Iterable[Condition | Operation], limits: Limits,
 
 def _check_deletes(name: str, branch: tuple[Operation, ...], limits: Limits) -> None:
     """Judge a branch's deletes of ranges: how many keys they may remove together."""
-    declared = 0
-    for i, each in enumerate(branch):
-        if isinstance(each, DeleteRange):
-            declared += each.limit
-            if name == "otherwise" and each.is_whole:
-                raise InvalidRequest(
-                    f"{name}[{i}]: a range delete in `otherwise` must have a limit, at most "
-                    f"{limits.delete_keys} (delete_keys): it cannot be all or nothing there"
-                )
+    declared = sum([each.limit for each in branch if isinstance(each, DeleteRange)])
     if declared > limits.delete_keys:
         raise LimitExceeded(
             f"the limits of the range deletes in `{name}` are {declared} keys together, which exceeds the "
@@ -370,12 +397,15 @@ def check_integer(what: str, number: object, lowest: int, highest: int) -> None:
 
 def _size_of(item: Condition | Operation, limits: Limits) -> int:
     """Judge a condition or an operation. Returns its bytes of keys and values."""
-    if isinstance(item, (Put, Append)):
+    if isinstance(item, (Put, Swap)):
         return _key(item.key, limits) + _value(item.value, limits)
     if isinstance(item, (Get, Delete)):
         return _key(item.key, limits)
+    if isinstance(item, Append):
+        check_integer("most", item.most, 1, INT64_MAX)
+        return _key(item.key, limits) + _value(item.value, limits)
     if isinstance(item, Calculate):
-        check_integer("operand", item.operand, INT64_MIN, INT64_MAX)
+        _check_bounds(item)
         return _key(item.key, limits)
     if isinstance(item, Scan):
         check_integer("limit", item.limit, 0, INT64_MAX)
@@ -394,11 +424,32 @@ def _size_of(item: Condition | Operation, limits: Limits) -> int:
     assert_never(item)
 
 
+def _check_bounds(item: Calculate) -> None:
+    check_integer("operand", item.operand, INT64_MIN, INT64_MAX)
+    floor, ceiling = item.floor, item.ceiling
+    if floor is None and ceiling is None:
+        return
+    if item.arithmetic is not Arithmetic.ADD:
+        raise InvalidRequest(f"only an addition has a floor and a ceiling, not a {item.arithmetic.value}")
+    low = INT64_MIN if floor is None else floor
+    high = INT64_MAX if ceiling is None else ceiling
+    check_integer("floor", low, INT64_MIN, INT64_MAX)
+    check_integer("ceiling", high, INT64_MIN, INT64_MAX)
+    if low > high:
+        raise InvalidRequest(
+            f"the floor {low} is above the ceiling {high}: no sum could be stored; swap them"
+        )
+
+
 def _operand(compare: Compare, limits: Limits) -> int:
     subject, operator, operand = compare.subject, compare.operator, compare.operand
     if subject is Subject.VALUE:
         return _value(operand, limits)
-    if subject is Subject.EXISTS:
+    if operator is Operator.STARTS_WITH:
+        raise InvalidRequest(f"only a value is compared by starts_with, not the {subject.value} of a key")
+    if subject is Subject.NUMBER:
+        check_integer("the number compared with", operand, INT64_MIN, INT64_MAX)
+    elif subject is Subject.EXISTS:
         if operator not in (Operator.EQUAL, Operator.NOT_EQUAL):
             raise InvalidRequest(f"existence is compared by = or !=, not by {operator.value}")
         check_integer("existence", operand, 0, 1)

@@ -71,10 +71,16 @@ class Fault(enum.Enum):
     """The range has more rows than an operation of this transaction may look at, or more keys than may be
     removed.
     """
+    BELOW_FLOOR = "below_floor"
+    """The sum would be below the floor of the addition."""
+    ABOVE_CEILING = "above_ceiling"
+    """The sum would be above the ceiling of the addition."""
 
 
 class Failed(Data, frozen=True, tag=6):
-    """The result of an operation that could not be performed; it wrote nothing."""
+    """The result of a read that could not be returned; or, in a transaction that allows failures, of a write
+    that could not be performed: it wrote nothing.
+    """
 
     fault: Fault
 
@@ -86,10 +92,42 @@ class Unmet(Data, frozen=True):
     """A condition of this group that did not hold; or, with a fault, of which nothing can be known."""
 
     condition: int
-    """Its index. From the number of conditions on, those that a range delete in `then` implies, by their
-    indexes there: that there are not too many keys to remove.
-    """
+    """Its index."""
     fault: Fault | None = None
+
+
+class Failure(Data, frozen=True):
+    """A write that cannot be performed: why its transaction is aborted."""
+
+    operation: int
+    """Its index in its branch."""
+    fault: Fault
+
+
+class Decision(enum.Enum):
+    """What becomes of a transaction, in all its groups alike.
+
+    That a branch cannot be performed does not change which one is picked: the conditions decide that alone.
+    An aborted transaction returns the failures of the branch that was picked, so an outcome says which one it
+    was.
+    """
+
+    THEN = 1
+    OTHERWISE = 2
+    THEN_FAILS = 3
+    """Aborted: the conditions hold, and `then` cannot be performed in some group."""
+    OTHERWISE_FAILS = 4
+    """Aborted: they do not hold, and `otherwise` cannot be performed."""
+
+    @property
+    def picks_then(self) -> bool:
+        """Whether all conditions hold."""
+        return self in (Decision.THEN, Decision.THEN_FAILS)
+
+    @property
+    def aborts(self) -> bool:
+        """Whether nothing is performed."""
+        return self in (Decision.THEN_FAILS, Decision.OTHERWISE_FAILS)
 
 
 class Outcome(Data, frozen=True, tag=1):
@@ -100,6 +138,17 @@ class Outcome(Data, frozen=True, tag=1):
     unmet: tuple[Unmet, ...]
     results: tuple[tuple[int, OperationResult], ...]
     """By the operation's index in its branch, in that order. Groups' results merge by it."""
+
+
+class Aborted(Data, frozen=True, tag=5):
+    """The result of a transaction with a write that could not be performed, here or in another group: nothing
+    was written in any of them.
+    """
+
+    in_then: bool
+    """Whether it was one of `then`, since all conditions held, or one of `otherwise`."""
+    failures: tuple[Failure, ...]
+    """Of this group."""
 
 
 class Refusal(enum.Enum):
@@ -150,4 +199,4 @@ class Done(Data, frozen=True, tag=4):
 
 DONE: Final = Done()
 
-Result: TypeAlias = Outcome | Refused | WrongPartition | Done
+Result: TypeAlias = Outcome | Aborted | Refused | WrongPartition | Done

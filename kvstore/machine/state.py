@@ -7,7 +7,7 @@ Both must become durable in one batch, at any moment between two calls of the ma
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
@@ -16,19 +16,49 @@ from kvstore.machine.data import Data
 from kvstore.machine.ordered import MemoryMap, OrderedMap
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import INT64_MAX
-from kvstore.machine.results import Result, Unmet
+from kvstore.machine.results import Decision, Failure, Result, Unmet
 from kvstore.machine.sessions import Number, Session, SessionKey, Stored
 from kvstore.machine.versions import Row, Version
 from multicast.types import NO_TIMESTAMP, Destinations, GroupId, MessageId, Timestamp
 
+VOTE_BYTES: Final = 8 << 10
+"""A bit for each condition that a transaction may have."""
+
+
+class Judgement(Data, frozen=True):
+    """What a group knows of a transaction when it has its locks: which of its conditions do not hold, and why
+    a branch cannot be performed here. A branch was tried only if it can be picked, and if others must know.
+    """
+
+    unmet: tuple[Unmet, ...] = ()
+    then: tuple[Failure, ...] = ()
+    otherwise: tuple[Failure, ...] = ()
+
 
 class Vote(Data, frozen=True):
-    """Whether a group's conditions of a message hold, at its position in the order."""
+    """A group's vote on a message, at its position in the order: whether its conditions hold, and which
+    branches it can perform.
+    """
 
     gts: Annotated[Timestamp, Meta(ge=0, le=INT64_MAX)]
     mid: MessageId
     group: GroupId
     yes: bool
+    """Whether all of its conditions hold, if the transaction has no formula."""
+    can_then: bool = True
+    can_otherwise: bool = True
+    unmet: Annotated[bytes, Meta(max_length=VOTE_BYTES)] = b""
+    """With a formula, its conditions that do not hold: a bit for each condition, as a little-endian
+    number.
+    """
+
+    def allows(self, decision: Decision) -> bool:
+        """Whether the decision does not contradict this vote. (With a formula, other votes count, too.)"""
+        if decision.picks_then and not self.yes:
+            return False
+        if decision is Decision.THEN:
+            return self.can_then
+        return self.can_otherwise or decision is not Decision.OTHERWISE
 
 
 class Executed(Data, frozen=True):
@@ -46,8 +76,8 @@ class Effects:
     results: list[Executed] = field(default_factory=list)
     votes: list[tuple[Vote, Destinations]] = field(default_factory=list)
     """Votes of this group, and the other groups that need them."""
-    outcomes: list[tuple[Timestamp, MessageId, bool]] = field(default_factory=list)
-    """Outcomes of transactions that other groups voted on: for this group's other replicas."""
+    outcomes: list[tuple[Timestamp, MessageId, Decision]] = field(default_factory=list)
+    """Decisions on transactions that other groups voted on: for this group's other replicas."""
     reads: list[int] = field(default_factory=list)
     """Reads that the host performs before it calls the machine again."""
     rows: list[tuple[Timestamp, Row]] = field(default_factory=list)
@@ -62,12 +92,10 @@ class Waiting(Data, frozen=True):
     delivered: Delivered
     version: int
     floor: int
-    unmet: tuple[Unmet, ...] | None = None
-    """Of a long one whose conditions were evaluated, those that do not hold here. Others may have written to
-    what they read since.
-    """
-    succeeded: bool | None = None
-    """Of a long one whose execution has begun, its outcome: others may write to what it reads."""
+    judged: Judgement | None = None
+    """Of a long one, what is known of it. Others may have written to what its conditions read since."""
+    decision: Decision | None = None
+    """Of a long one whose execution has begun: others may write to what it reads."""
 
 
 Chore: TypeAlias = Compact | Expire
@@ -100,4 +128,4 @@ class Store:
     history: OrderedMap[int, Row] = field(default_factory=MemoryMap)
     sessions: OrderedMap[SessionKey, Session] = field(default_factory=MemoryMap)
     results: OrderedMap[Number, Stored] = field(default_factory=MemoryMap)
-    outcomes: OrderedMap[int, bool] = field(default_factory=MemoryMap)
+    outcomes: OrderedMap[int, Decision] = field(default_factory=MemoryMap)

@@ -451,6 +451,14 @@ class Writer:
         """What to remember as the revision before: a removal at or below the floor is forgotten."""
         return before.mod_revision if before.value is not None or before.mod_revision > self._floor else 0
 
+    def undo(self) -> None:
+        """Take back all writes, at once: the transaction is aborted."""
+        for key, before in self._before.items():
+            if before is None:
+                self._latest.delete(key)
+            else:
+                self._latest.put(key, before)
+
     def finish(self) -> Row:
         """Write the transaction's row, and return it. A key that it both made and removed has not changed."""
         changes = [

@@ -32,10 +32,12 @@ from kvstore.machine.request import (
     ReadOperation,
     Scan,
     Shape,
+    Swap,
     Transaction,
     Unchanged,
 )
 from kvstore.machine.results import (
+    Aborted,
     Deleted,
     Failed,
     Got,
@@ -53,6 +55,7 @@ from kvstore.machine.results import (
 from kvstore.machine.sessions import WINDOW
 from kvstore.simulation.circles import Node, find_circle
 from kvstore.simulation.history import (
+    AbortedCall,
     Call,
     Cut,
     History,
@@ -216,10 +219,13 @@ def _check_transaction(found: Replay, call: Call) -> Execution | None:
         executions = found.requests.get((call.identity.client, call.identity.sequence), [])
         execution = executions[0] if executions else None
     for outcome in (call.outcome, *call.more):
-        if not isinstance(outcome, Committed):
+        if not isinstance(outcome, Committed | AbortedCall):
             continue
         if execution is None:
             raise Violation("Replay", f"no group has executed {call}")
+        if _is_aborted(execution) or isinstance(outcome, AbortedCall):
+            _check_aborted(call, execution, outcome)
+            continue
         expected = _merge(call.asked.transaction, execution)
         answer = outcome.revision, outcome.succeeded, outcome.unmet, outcome.results
         if answer != expected:
@@ -228,14 +234,56 @@ def _check_transaction(found: Replay, call: Call) -> Execution | None:
     return execution
 
 
-def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
-    parts = {g: each for g, each in execution.answers.items() if isinstance(each, Outcome)}
-    succeeded = all(part.succeeded for part in parts.values())
+def _is_aborted(execution: Execution) -> bool:
+    return any(isinstance(each, Aborted) for each in execution.answers.values())
+
+
+def _check_aborted(call: Call, execution: Execution, outcome: Committed | AbortedCall) -> None:
+    """The client was told all failures of all groups, and nothing else."""
+    parts = [each for each in execution.answers.values() if isinstance(each, Aborted)]
+    failures = {failure.operation: failure for part in parts for failure in part.failures}
+    in_then = all(part.in_then for part in parts)
+    expected = AbortedCall(execution.delivered.gts, in_then, tuple(failures[i] for i in sorted(failures)))
+    if outcome != expected:
+        raise Violation("Replay", f"{call}: {outcome}, not {expected}")
+
+
+def _unmet(transaction: Transaction, parts: Iterable[Outcome]) -> tuple[Unmet, ...]:
+    """The conditions that do not hold, as their client has numbered them: what it has combined is one."""
     unmet: dict[int, Unmet] = {}
-    for _, part in sorted(parts.items()):
+    for part in parts:
         for each in part.unmet:
             if each.fault is None or each.condition not in unmet:
                 unmet[each.condition] = each
+    count = len(transaction.conditions)
+
+    def conditions_of(number: int) -> list[int]:
+        if number < count:
+            return [number]
+        members = transaction.formula[number - count].members
+        return [each for member in members for each in conditions_of(member)]
+
+    def holds(number: int) -> bool:
+        if number < count:
+            return number not in unmet
+        node = transaction.formula[number - count]
+        return (any if node.any else all)(map(holds, node.members))
+
+    inner = {member for node in transaction.formula for member in node.members}
+    roots = [number for number in range(count + len(transaction.formula)) if number not in inner]
+    roots.sort(key=lambda root: min(conditions_of(root)))
+    found = []
+    for place, root in enumerate(roots):
+        if not holds(root):
+            faults = [unmet[i].fault for i in conditions_of(root) if i in unmet]
+            found.append(Unmet(place, next((fault for fault in faults if fault is not None), None)))
+    return tuple(found)
+
+
+def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
+    parts = {g: each for g, each in execution.answers.items() if isinstance(each, Outcome)}
+    succeeded = all(part.succeeded for part in parts.values())
+    unmet = _unmet(transaction, [part for _, part in sorted(parts.items())])
     results: list[OperationResult] = []
     for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
         found = [result for _, part in sorted(parts.items()) for at, result in part.results if at == i]
@@ -253,7 +301,7 @@ def _merge(transaction: Transaction, execution: Execution) -> tuple[Any, ...]:
         else:
             alone: Got | Written | Number | Failed | Scanned = found[0]
             results.append(alone)
-    return execution.delivered.gts, succeeded, tuple(unmet[i] for i in sorted(unmet)), tuple(results)
+    return execution.delivered.gts, succeeded, unmet, tuple(results)
 
 
 def _merge_scans(asked: Scan, parts: Sequence[Scanned]) -> Scanned:
@@ -441,7 +489,7 @@ def _check_operation(found: Replay, operation: UserOperation) -> None:
         assert call.identity is not None
         for execution in found.requests.get((call.identity.client, call.identity.sequence), ()):
             parts = [each for each in execution.answers.values() if isinstance(each, Outcome)]
-            if all(part.succeeded for part in parts):
+            if all(part.succeeded for part in parts) and not _is_aborted(execution):
                 executed.append(execution.delivered.gts)
     if len(executed) > (not operation.not_executed):
         told = "told to be without effect, " if operation.not_executed else ""
@@ -525,7 +573,11 @@ def _transaction_node(found: Replay, call: Call, execution: Execution) -> Node:
     assert isinstance(call.asked, Transact)
     transaction, gts = call.asked.transaction, execution.delivered.gts
     parts = [each for each in execution.answers.values() if isinstance(each, Outcome)]
-    taken = transaction.then if all(part.succeeded for part in parts) else transaction.otherwise
+    aborted = [each for each in execution.answers.values() if isinstance(each, Aborted)]
+    picks_then = all(part.succeeded for part in parts) and all(part.in_then for part in aborted)
+    taken = transaction.then if picks_then else transaction.otherwise
+    if aborted:  # what it would have read is not told, but what its writes depend on is
+        taken = tuple(each for each in taken if each.writes)
     reads: set[bytes] = set()
     for condition in transaction.conditions:
         if isinstance(condition, Unchanged):
@@ -534,10 +586,10 @@ def _transaction_node(found: Replay, call: Call, execution: Execution) -> Node:
             reads.add(condition.key)
         else:
             assert_never(condition)
-    for operation in (*taken, *(each for each in transaction.then if isinstance(each, DeleteRange))):
+    for operation in taken:
         reads |= _read_by(found, operation)
     writes = tuple(key for key, changes in found.changes.items() if _has(changes, gts))
-    returned = call.returned if isinstance(call.outcome, Committed) else None
+    returned = call.returned if isinstance(call.outcome, Committed | AbortedCall) else None
     return Node(str(call), call.invoked, returned, dict.fromkeys(sorted(reads), gts - 1), writes, gts)
 
 
@@ -553,7 +605,7 @@ def _covered(found: Replay, asked: Range) -> set[bytes]:
 def _read_by(found: Replay, operation: Operation) -> set[bytes]:
     if isinstance(operation, Scan | DeleteRange):
         return _covered(found, operation.range)
-    if isinstance(operation, Get | Append | Calculate | Delete):
+    if isinstance(operation, Get | Append | Calculate | Delete | Swap):
         return {operation.key}
     if isinstance(operation, Put):
         return set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from kvstore.machine.request import Range, ReadOperation, Transaction
-from kvstore.machine.results import KeyValue
+from kvstore.machine.results import Failure, KeyValue
 from kvstore.store.gateway import Identity
 
 
@@ -61,6 +61,15 @@ class Pages(NamedTuple):
     entries: tuple[KeyValue, ...]
     whole: bool
     """Whether the scan has come to its end."""
+
+
+class AbortedCall(NamedTuple):
+    """The outcome of a transaction that was aborted, since writes could not be performed."""
+
+    revision: int
+    in_then: bool
+    """Whether these are of `then`."""
+    failures: tuple[Failure, ...]
 
 
 Asked: TypeAlias = Transact | StrictCall | ReadAtCall | ScanCall | Cut

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -43,14 +43,17 @@ from kvstore.machine.request import (
     Scan,
     Shape,
     Subject,
+    Swap,
     Transaction,
     Unchanged,
 )
 from kvstore.machine.results import (
     DONE,
     WRITTEN,
+    Aborted,
     Deleted,
     Failed,
+    Failure,
     Fault,
     Got,
     KeyValue,
@@ -66,6 +69,8 @@ from kvstore.machine.results import (
 from multicast.types import GroupId
 
 Values = dict[bytes, KeyValue]
+FAILURES_MAX: Final = 16
+"""How many failures a group tells."""
 
 
 @dataclass
@@ -229,20 +234,24 @@ class Model:
                 failed = self._unmet(i, condition, self.groups[g], message.gts, most)
                 if failed:
                     unmet[g].append(failed)
-        for i, operation in enumerate(transaction.then, len(transaction.conditions)):
-            if isinstance(operation, DeleteRange) and not operation.limit:
-                for g in self._owners(operation):
-                    most, keys, size = self._allowed(transaction, g)
-                    rows = self.groups[g].rows(operation.range)
-                    sizes = [_size(self.groups[g], key) for key in rows if key in self.groups[g].now]
-                    if len(rows) > most or len(sizes) > keys or (sum(sizes) > size and len(sizes) > 1):
-                        unmet[g].append(Unmet(i, Fault.TOO_MANY_ROWS))
-        succeeded = not any(unmet.values())
+        failing = {each.condition for each_group in unmet.values() for each in each_group}
+        succeeded = _holds(transaction, failing)
+        branch = transaction.then if succeeded else transaction.otherwise
+        saved = {g: (dict(self.groups[g].now), set(self.groups[g].gone)) for g in message.destinations}
         found: dict[GroupId, list[tuple[int, OperationResult]]] = {g: [] for g in message.destinations}
-        for i, operation in enumerate(transaction.then if succeeded else transaction.otherwise):
+        failures: dict[GroupId, list[Failure]] = {g: [] for g in message.destinations}
+        for i, operation in enumerate(branch):
             for g in self._owners(operation):
-                most, _, size = self._allowed(transaction, g)
-                found[g].append((i, self._perform(operation, self.groups[g], message.gts, most, size)))
+                result = self._perform(operation, self.groups[g], message.gts, self._allowed(transaction, g))
+                found[g].append((i, result))
+                whole = isinstance(operation, DeleteRange) and not operation.limit
+                aborts = operation.writes and (whole or not transaction.allow_failures)
+                if isinstance(result, Failed) and aborts:
+                    failures[g].append(Failure(i, result.fault))
+        aborted = any(failures.values())
+        if aborted:
+            for g, (now, gone) in saved.items():
+                self.groups[g].now, self.groups[g].gone = now, gone
         for g in message.destinations:
             group = self.groups[g]
             before = group.states[-1][1]
@@ -252,7 +261,15 @@ class Model:
                 if key not in group.now:
                     group.removed[key] = message.gts
             group.gone.clear()
-        return {g: Outcome(succeeded, tuple(unmet[g]), tuple(found[g])) for g in message.destinations}
+        answers: dict[GroupId, Result | Refusal] = {}
+        for g in message.destinations:
+            answers[g] = Outcome(succeeded, tuple(unmet[g]), tuple(found[g]))
+            only_reads = not transaction.conditions and not any(
+                g in self._owners(each) for each in transaction.then if each.writes
+            )
+            if aborted and not only_reads:  # reads that depend on nothing are answered, and not passed on
+                answers[g] = Aborted(succeeded, tuple(failures[g][:FAILURES_MAX]))
+        return answers
 
     def _allowed(self, transaction: Transaction, g: GroupId) -> tuple[int, int, int]:
         """How many rows each range may have in a group; how many keys and bytes a range delete may remove."""
@@ -260,18 +277,15 @@ class Model:
             each for each in (*transaction.conditions, *transaction.then, *transaction.otherwise)
             if isinstance(each, Unchanged | Scan | DeleteRange) and g in self._owners(each)
         ]  # fmt: skip
-        limits = [
-            each.limit for each in transaction.then
-            if isinstance(each, DeleteRange) and g in self._owners(each)
-        ]  # fmt: skip
-        keys = self.limits.delete_keys - sum(limits)
-        others = sum(
-            isinstance(each, DeleteRange) and g in self._owners(each) for each in transaction.otherwise
-        )
+        keys, deletes = [], []
+        for branch in (transaction.then, transaction.otherwise):
+            limits = [e.limit for e in branch if isinstance(e, DeleteRange) and g in self._owners(e)]
+            keys.append((self.limits.delete_keys - sum(limits)) // (limits.count(0) or 1))
+            deletes.append(len(limits))
         return (
             self.limits.transaction_rows // (len(here) or 1),
-            keys // (limits.count(0) or 1),
-            self.limits.delete_bytes // (max(len(limits), others) or 1),
+            min(keys),
+            self.limits.delete_bytes // (max(deletes) or 1),
         )
 
     def _unmet(self, i: int, condition: Condition, group: Group, gts: int, most: int) -> Unmet | None:
@@ -288,14 +302,16 @@ class Model:
             return None if holds(condition, group.now.get(condition.key)) else Unmet(i)
         assert_never(condition)
 
-    def _perform(self, operation: Operation, group: Group, gts: int, most: int, size: int) -> OperationResult:
-        now = group.now
+    def _perform(
+        self, operation: Operation, group: Group, gts: int, allowed: tuple[int, int, int]
+    ) -> OperationResult:
+        now, most = group.now, allowed[0]
         if isinstance(operation, Get):
             return Got(now.get(operation.key))
         if isinstance(operation, Scan | DeleteRange):
             rows = group.rows(operation.range)
             if isinstance(operation, DeleteRange):
-                return _delete(operation, group, rows, most, size)
+                return _delete(operation, group, rows, allowed)
             if len(rows) <= most:
                 return scan(operation, now)
             rows = rows[-most:] if operation.reverse else rows[:most]
@@ -310,9 +326,11 @@ class Model:
         result: OperationResult = WRITTEN
         if isinstance(operation, Put):
             value = operation.value
+        elif isinstance(operation, Swap):
+            value, result = operation.value, Got(old)
         elif isinstance(operation, Append):
             value = (old.value if old else b"") + operation.value
-            if len(value) > self.limits.value_bytes:
+            if len(value) > operation.most:
                 return Failed(Fault.VALUE_TOO_LARGE)
             result = Number(len(value))
         elif isinstance(operation, Calculate):
@@ -334,37 +352,69 @@ def _size(group: Group, key: bytes) -> int:
     return len(key) + len(group.now[key].value)
 
 
-def _delete(operation: DeleteRange, group: Group, rows: list[bytes], most: int, size: int) -> Deleted:
-    """Remove the keys of a range, up to its limit."""
+def _delete(
+    operation: DeleteRange, group: Group, rows: list[bytes], allowed: tuple[int, int, int]
+) -> Deleted | Failed:
+    """Remove the keys of a range, up to its limit, or all of them."""
+    most, keys, size = allowed
+    there = [key for key in rows if key in group.now]
+    if not operation.limit:
+        too_large = len(there) > 1 and sum(_size(group, key) for key in there) > size
+        if len(rows) > most or len(there) > keys or too_large:
+            return Failed(Fault.TOO_MANY_ROWS)
     removed = 0
     for at, key in enumerate(rows):
+        if at == most:
+            return Deleted(removed, key)
         if key in group.now:
             size -= _size(group, key)
-        if operation.limit and (
-            at == most or (key in group.now and removed == operation.limit) or (size < 0 and removed)
-        ):
-            return Deleted(removed, key)
-        removed += group.remove(key)
+            if operation.limit and removed and (removed == operation.limit or size < 0):
+                return Deleted(removed, key)
+            removed += group.remove(key)
     return Deleted(removed)
+
+
+def _holds(transaction: Transaction, failing: set[int]) -> bool:
+    """Whether all conditions hold that are in no any or all, and all of these that are in no other."""
+    count = len(transaction.conditions)
+
+    def truth(number: int) -> bool:
+        if number < count:
+            return number not in failing
+        node = transaction.formula[number - count]
+        held = [truth(member) for member in node.members]
+        return any(held) if node.any else all(held)
+
+    inner = {member for node in transaction.formula for member in node.members}
+    return all(truth(number) for number in range(count + len(transaction.formula)) if number not in inner)
 
 
 def calculate(operation: Calculate, old: KeyValue | None) -> int | Fault:
     """The number that is stored now."""
     number = operation.operand
     if old is not None:
-        text = old.value.decode("latin-1")
-        digits = text.removeprefix("-")
-        if not digits.isascii() or not digits.isdigit() or str(int(text)) != text:
-            return Fault.NOT_A_NUMBER
-        stored = int(text)
-        if not -(2**63) <= stored < 2**63:
+        stored = stored_number(old)
+        if stored is None:
             return Fault.NOT_A_NUMBER
         number = {
             Arithmetic.ADD: stored + number,
             Arithmetic.MIN: min(stored, number),
             Arithmetic.MAX: max(stored, number),
         }[operation.arithmetic]
+    if operation.floor is not None and number < operation.floor:
+        return Fault.BELOW_FLOOR
+    if operation.ceiling is not None and number > operation.ceiling:
+        return Fault.ABOVE_CEILING
     return number if -(2**63) <= number < 2**63 else Fault.OVERFLOW
+
+
+def stored_number(entry: KeyValue) -> int | None:
+    """The number that a value is, if it is one."""
+    text = entry.value.decode("latin-1")
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or str(int(text)) != text:
+        return None
+    return int(text) if -(2**63) <= int(text) < 2**63 else None
 
 
 def holds(condition: Compare, entry: KeyValue | None) -> bool:
@@ -372,8 +422,12 @@ def holds(condition: Compare, entry: KeyValue | None) -> bool:
     subject, how, operand = condition.subject, condition.operator, condition.operand
     if subject is Subject.VALUE and entry is None:
         return how is Operator.NOT_EQUAL
-    found: bytes | int
-    if subject is Subject.EXISTS:
+    found: bytes | int | None
+    if subject is Subject.NUMBER:
+        found = None if entry is None else stored_number(entry)
+        if found is None:
+            return False
+    elif subject is Subject.EXISTS:
         found = int(entry is not None)
     elif entry is None:
         found = 0
@@ -385,12 +439,19 @@ def holds(condition: Compare, entry: KeyValue | None) -> bool:
             Subject.MOD_REVISION: entry.mod_revision,
         }
         found = numbers[subject]
-    if how is Operator.EQUAL:
-        return found == operand
-    if how is Operator.NOT_EQUAL:
-        return found != operand
-    low, high = (found, operand) if how is Operator.LESS else (operand, found)
-    return sorted([low, high]) == [low, high] and low != high
+    if how is Operator.STARTS_WITH:
+        assert isinstance(operand, bytes)
+        return entry is not None and entry.value[: len(operand)] == operand
+    low, high = (found, operand) if how in (Operator.LESS, Operator.LESS_EQUAL) else (operand, found)
+    in_order = sorted([low, high]) == [low, high]
+    return {
+        Operator.EQUAL: found == operand,
+        Operator.NOT_EQUAL: found != operand,
+        Operator.LESS: in_order and low != high,
+        Operator.GREATER: in_order and low != high,
+        Operator.LESS_EQUAL: in_order,
+        Operator.GREATER_EQUAL: in_order,
+    }[how]
 
 
 def ordered(values: Values, within: Range, *, reverse: bool) -> Iterator[KeyValue]:

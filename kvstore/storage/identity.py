@@ -29,7 +29,7 @@ from kvstore.storage.errors import LostDisk, StorageError
 from kvstore.storage.keys import INCARNATION, META
 from multicast.types import BEGUN_MAX, GROUPS_MAX, GroupId, begun_anew
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 """Version of everything on the disk. Any change of the format needs another."""
 
 Keeps: TypeAlias = Literal["deliveries", "store"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvstore.machine.placement import Placement
 from kvstore.machine.request import InvalidRequest, LimitExceeded
+from kvstore.machine.results import Failure
 
 __all__ = [
     "Compacted",
@@ -19,6 +22,7 @@ __all__ = [
     "RequestForgotten",
     "RequestMismatch",
     "StoreError",
+    "TransactionAborted",
     "Unavailable",
     "WindowFull",
     "WrongPartition",
@@ -84,6 +88,26 @@ class RequestForgotten(StoreError):
 
 class WindowFull(StoreError):
     """The client has too many requests whose results it has not acknowledged. Nothing has happened."""
+
+
+class TransactionAborted(StoreError):
+    """A write of a transaction could not be performed: nothing was written, in any partition. It stays so: a
+    retry under the same request id returns the same error.
+    """
+
+    def __init__(self, failures: Sequence[Failure], *, in_then: bool, revision: int = 0) -> None:
+        branch = "then" if in_then else "otherwise"
+        first = failures[0]
+        more = f", and {len(failures) - 1} more" if len(failures) > 1 else ""
+        fault = first.fault.value.replace("_", " ")
+        super().__init__(
+            f"nothing was written: operation {first.operation} of `{branch}` cannot be performed "
+            f"({fault}){more}"
+        )
+        self.failures = tuple(failures)
+        self.in_then = in_then
+        self.revision = revision
+        """Where it was ordered."""
 
 
 class Pinned(StoreError):

@@ -20,10 +20,11 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never
 from kvstore.machine import Placement
 from kvstore.machine.codec import Unreadable, decode_result, digest_of, encode_command, encode_request
 from kvstore.machine.commands import Command, Request, Tick, own_client
-from kvstore.machine.merge import merge
+from kvstore.machine.merge import merge, merge_aborted
 from kvstore.machine.placement import groups_of
 from kvstore.machine.request import Limits, Range, Transaction, Unchanged
 from kvstore.machine.results import (
+    Aborted,
     Done,
     OperationResult,
     Outcome,
@@ -682,9 +683,12 @@ class Gateway:
     def _outcome(self, call: _Call, results: Mapping[GroupId, Result], revision: int) -> object | None:
         """Return the merged outcome; None if the request was sent again."""
         outcomes: dict[GroupId, Outcome] = {}
+        aborted: dict[GroupId, Aborted] = {}
         for group, result in results.items():
             if isinstance(result, Outcome):
                 outcomes[group] = result
+            elif isinstance(result, Aborted):
+                aborted[group] = result
             elif isinstance(result, Refused):
                 return self._refused(call, result, revision)
             elif isinstance(result, WrongPartition):
@@ -693,6 +697,9 @@ class Gateway:
                 assert_never(result)
         if not isinstance(call.command, Transaction):
             return Ordered(revision)
+        if aborted:
+            in_then, failures = merge_aborted(call.command, {**outcomes, **aborted})
+            return errors.TransactionAborted(failures, in_then=in_then, revision=revision)
         succeeded, unmet, merged = merge(call.command, self.placement, outcomes)
         # What it has read is as of its own position, however much was executed before the answer left.
         return Committed(revision, min(call.complete, revision), succeeded, unmet, merged)

@@ -6,7 +6,7 @@ from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kvstore.machine import Vote
+from kvstore.machine import Decision, Vote
 from kvstore.machine.request import INT64_MAX
 from kvstore.storage.ports import Origin
 from kvstore.store.gate import Announcement
@@ -29,10 +29,10 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Votes(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """What is known of transactions with conditions in several groups. All of it stays true for ever."""
+    """What is known of transactions that several groups vote on. All of it stays true for ever."""
 
     votes: tuple[Vote, ...] = ()
-    outcomes: tuple[tuple[Position, bool], ...] = ()
+    outcomes: tuple[tuple[Position, Decision], ...] = ()
 
 
 class VotesWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):

@@ -1,8 +1,8 @@
 """One replica of a partition: a machine, its gate, and what replicas send each other beside the order.
 
 Every replica executes. The leader also answers: transactions when the gate lets them pass, strict reads when
-a quorum has confirmed its ballot. Leaders push votes and outcomes of transactions with conditions in several
-groups to the other groups' leaders and to their own followers; a replica that waits too long pulls them. Any
+a quorum has confirmed its ballot. Leaders push votes and outcomes of transactions that several groups
+vote on to the other groups' leaders and to their own followers; a replica that waits too long pulls them. Any
 replica serves reads at a revision, and the change feed, from what it has executed.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, assert_never
 
-from kvstore.machine import Compacted, Delivered, Machine, NotYet, Vote
+from kvstore.machine import Compacted, Decision, Delivered, Machine, NotYet, Vote
 from kvstore.machine.codec import RequestDecoder, decode_request, encode_result
 from kvstore.machine.request import Get, footprint_of
 from kvstore.machine.slices import SLICE_ROWS, Meter
@@ -148,7 +148,7 @@ class Partition:
         self._results: dict[_Waiting, Any] = {}
         """Results that wait at the gate."""
         self._votes: dict[GroupId, list[Vote]] = {}
-        self._outcomes: list[tuple[Timestamp, bool]] = []
+        self._outcomes: list[tuple[Timestamp, Decision]] = []
         self._tokens = itertools.count()
         self._reads: dict[int, _Read] = {}
         """Reads that have passed the check of the ballot, and wait for locks or at the gate."""
@@ -287,10 +287,10 @@ class Partition:
             self.machine.vote(vote)
             if self._reads:
                 self._take_effects()
-        for gts, succeeded in message.outcomes:
+        for gts, decision in message.outcomes:
             if sender.group != self.group and not self.machine.waits_for(gts, sender.group):
                 continue  # it was asked for, and is decided by now; or it is none of that group's business
-            self.machine.outcome(gts, succeeded=succeeded)
+            self.machine.outcome(gts, decision)
             if self._reads:
                 self._take_effects()
 
@@ -583,7 +583,7 @@ class Partition:
         for vote, others in effects.votes:
             for group in others:
                 self._votes.setdefault(group, []).append(vote)
-        self._outcomes += [(gts, succeeded) for gts, _, succeeded in effects.outcomes]
+        self._outcomes += [(gts, decision) for gts, _, decision in effects.outcomes]
 
     def _send_answers(self, answers: Sequence[_Waiting]) -> None:
         runs: dict[ClientId, list[MessageId]] = {}

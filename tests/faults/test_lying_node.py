@@ -22,6 +22,7 @@ from kvstore.config.addresses import NodeId
 from kvstore.local.cluster import LocalCluster
 from kvstore.local.folder import started_at
 from kvstore.local.status import ask
+from kvstore.machine.results import Decision
 from kvstore.machine.state import Vote
 from kvstore.node.snapshots import encode_checkpoint
 from kvstore.store.messages import Votes
@@ -65,7 +66,7 @@ def test_the_attacks_that_were_found_cost_their_connection_only(cluster: LocalCl
                 mid = MessageId(ClientId(1), 1, 1)
                 for message in (
                     *(Votes((Vote(ahead, mid, group, yes=yes),)) for yes in (True, False)),
-                    *(Votes((), ((ahead, yes),)) for yes in (False, True)),
+                    *(Votes((), ((ahead, decision),)) for decision in (Decision.OTHERWISE, Decision.THEN)),
                     msg.NewLeader(ballot), msg.PreVote(ballot), msg.Hint(group, ballot),
                     msg.Members(Membership(Configuration(group, 1, outsiders, ["n9@127.0.0.1:9"] * 3))),
                     SnapshotPiece(1, 0, ordering=True, last=False, data=empty),

@@ -125,15 +125,22 @@ def test_transactions(client: wbkv.Client[bytes]) -> None:
     txn = client.txn().when(wbkv.absent("a")).then(
         wbkv.put("a", b"1"), wbkv.get("a"), wbkv.add("n", 2), wbkv.maximum("n", 9), wbkv.minimum("n", 4),
         wbkv.append("l", b"xy"), wbkv.scan("a"), wbkv.delete("l"), wbkv.delete(wbkv.prefix("q")),
-        wbkv.add("a", 2**63 - 1),
+        wbkv.swap("s", b"new"),
     ).otherwise(wbkv.get("a"))  # fmt: skip
     result = txn.commit()
     assert result.succeeded
     entry = wbkv.Entry(b"a", b"1", result.revision, result.revision, 1)
     scanned = wbkv.Scanned((entry,), 1, more=False)
-    assert result.results == (None, entry, 2, 9, 4, 2, scanned, 1, 0, wbkv.Failed("overflow"))
+    assert result.results == (None, entry, 2, 9, 4, 2, scanned, 1, 0, None)
     again = txn.commit()
     assert (again.succeeded, again.unmet, again.results) == (False, (0,), (entry,))
+    with pytest.raises(wbkv.OperationFailed) as failed:
+        client.txn().then(wbkv.put("b", b""), wbkv.add("a", 2**63 - 1), wbkv.add("n", -9, floor=0)).commit()
+    assert failed.value.failures == (
+        wbkv.Failure(1, b"a", "overflow", otherwise=False),
+        wbkv.Failure(2, b"n", "below floor", otherwise=False),
+    )  # fmt: skip
+    assert client.get_many(["b", "n"]) == [None, b"4"]
     reads = client.txn().when(wbkv.value("a") == b"1", wbkv.version("a") < 2).then(wbkv.get("n")).commit()
     assert reads.succeeded
     assert client.txn().when(wbkv.unchanged("a", since=reads.revision)).commit().succeeded

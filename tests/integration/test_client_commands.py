@@ -200,19 +200,38 @@ def test_txn(shell: Shell, tmp_path: Path) -> None:
 
 def test_an_operation_that_cannot_be_performed(shell: Shell) -> None:
     shell.out("put", "failed/a", "no number")
-    code, out, _ = shell("txn", "add failed/a 1; get failed/a")
+    code, out, err = shell("txn", "put failed/b 1; add failed/a 1")
+    assert (code, out) == (1, "")
+    assert err == "wbkv txn: operation 1 of then, add(b'failed/a', 1): not a number. Nothing was written\n"
+    assert shell("get", "failed/b")[0] == 1
+    code, out, _ = shell("txn", "--allow-failures", "put failed/b 1; add failed/a 1")
     assert code == 1
-    assert out.splitlines()[1].endswith("FAILED: not a number")
-    code, out, _ = shell("txn", "--json", "add failed/a 1")
+    assert out.splitlines()[2].endswith("FAILED: not a number")
+    code, out, _ = shell("txn", "--allow-failures", "--json", "add failed/a 1")
     assert (code, json.loads(out)["results"]) == (1, [{"failed": "not a number"}])
+    assert shell.out("get", "failed/b") == "1\n"
 
 
-def test_the_three_examples_of_txn(shell: Shell) -> None:
+def test_conditions_on_numbers(shell: Shell) -> None:
+    shell.out("put", "stock/a", "5")
+    take = "when any(number(stock/a) >= 3, exists(stock/b)) then add stock/a -3 floor 0; swap stock/last me"
+    assert [shell("txn", take)[0], shell("txn", take)[0]] == [0, 1]
+    assert shell.out("get", "stock/a") == "2\n"
+
+
+def test_the_examples_of_txn(shell: Shell) -> None:
     examples = [shlex.split(line)[1:] for line in re.findall(r"^    (wbkv txn .*)$", EXAMPLES, re.MULTILINE)]
-    assert len(examples) == 3
-    for words in (["put", "alice", "100"], ["put", "bob", "0"], ["put", "user/1", "x"]):
+    assert len(examples) == 4
+    for words in (
+        ["put", "alice", "100"],
+        ["put", "bob", "0"],
+        ["put", "user/1", "x"],
+        ["put", "stock", "5"],
+    ):
         shell.out(*words)
-    pay, lock, read = examples
+    pay, take, lock, read = examples
+    assert [shell(*take)[0], shell(*take)[0]] == [0, 1]
+    assert shell.out("get", "stock") == "2\n"
     assert shell(*pay)[0] == 0
     assert (shell.out("get", "alice"), shell.out("get", "bob")) == ("70\n", "30\n")
     assert [shell(*lock)[0], shell(*lock)[0]] == [0, 1]

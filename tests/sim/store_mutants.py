@@ -14,9 +14,10 @@ from kvstore.machine.codec import decode_request
 from kvstore.machine.commands import Compact, Pin, Request
 from kvstore.machine.locks import LockTable
 from kvstore.machine.request import NOTHING, Range
-from kvstore.machine.results import Refused, Result
+from kvstore.machine.results import Decision, Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
 from kvstore.machine.slices import Meter
+from kvstore.machine.state import Judgement
 from kvstore.machine.versions import Versions
 from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
@@ -53,7 +54,7 @@ class EvaluatesAtDelivery(Machine):
     """Conditions are evaluated when a transaction is delivered, not when it has its locks."""
 
     def _lock(self, opened: OpenTransaction) -> None:
-        opened.unmet = self._evaluate(opened.delivered, opened.part, opened.floor)
+        opened.judged = self._judge(opened.delivered, opened.part, opened.floor)
         super()._lock(opened)
 
 
@@ -117,8 +118,10 @@ class WatermarkPassesWhatRuns(Machine):
 class WritesWithEverySlice(Machine):
     """What a transaction on ranges has written so far is in commits and snapshots that are made meanwhile."""
 
-    def _execution(self, found: OpenTransaction, *, succeeded: bool) -> Generator[None, None, None]:
-        work: Any = super()._execution(found, succeeded=succeeded)
+    def _execution(
+        self, found: OpenTransaction, judged: Judgement, decision: Decision
+    ) -> Generator[None, None, None]:
+        work: Any = super()._execution(found, judged, decision)
         for _ in work:
             work.gi_frame.f_locals["overlay"].apply()
             yield
@@ -167,7 +170,7 @@ class ForgetsWhatItEvaluated(Machine):
 
     def state(self) -> MachineState:
         state = super().state()
-        return replace(state, waiting=tuple([replace(each, unmet=None) for each in state.waiting]))
+        return replace(state, waiting=tuple([replace(each, judged=None) for each in state.waiting]))
 
 
 class ForgetsItsOutcome(Machine):
@@ -175,7 +178,7 @@ class ForgetsItsOutcome(Machine):
 
     def state(self) -> MachineState:
         state = super().state()
-        return replace(state, waiting=tuple([replace(each, succeeded=None) for each in state.waiting]))
+        return replace(state, waiting=tuple([replace(each, decision=None) for each in state.waiting]))
 
 
 class ReadsDoNotWait(Machine):
@@ -416,10 +419,10 @@ class FeedOfTheFastest(MergedFeed):
 class FeedIgnoresTheFloor(FeedQueue):
     """A watcher whose position is compacted goes on at the floor, and is not told."""
 
-    def _changes(self, question: Feed, now: float) -> Changes | CompactedReply:
+    def _changes(self, question: Feed, now: float, most: int, meter: Meter) -> Changes | CompactedReply:
         if question.after >= self._versions.floor:
-            return super()._changes(question, now)
-        found = super()._changes(replace(question, after=self._versions.floor, skip=0), now)
+            return super()._changes(question, now, most, meter)
+        found = super()._changes(replace(question, after=self._versions.floor, skip=0), now, most, meter)
         assert isinstance(found, Changes)
         return replace(found, after=question.after, after_skip=question.skip)
 

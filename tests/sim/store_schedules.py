@@ -8,12 +8,23 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from kvstore.machine import Vote
-from kvstore.machine.request import Compare, Get, Operation, Operator, Put, Range, Subject, Transaction
+from kvstore.machine import Decision, Vote
+from kvstore.machine.request import (
+    Arithmetic,
+    Calculate,
+    Compare,
+    Get,
+    Operation,
+    Operator,
+    Put,
+    Range,
+    Subject,
+    Transaction,
+)
 from kvstore.simulation import StoreCluster, scenario_of
-from kvstore.simulation.history import Asked, Call, Cut, ReadAtCall, StrictCall, Transact
+from kvstore.simulation.history import AbortedCall, Asked, Call, Cut, ReadAtCall, StrictCall, Transact
 from kvstore.store import watches
-from kvstore.store.errors import OutcomeUnknown
+from kvstore.store.errors import OutcomeUnknown, TransactionAborted
 from kvstore.store.feeds import FeedPosition
 from kvstore.store.gateway import Committed, Identity
 from kvstore.store.messages import Levels, Results, Votes
@@ -100,7 +111,9 @@ class Stage(StoreCluster):
         if future.cancelled():
             return  # the test is over
         call.returned, call.outcome = self.loop.now, future.exception()
-        if call.outcome is None:
+        if isinstance(call.outcome, TransactionAborted):
+            call.outcome = AbortedCall(call.outcome.revision, call.outcome.in_then, call.outcome.failures)
+        elif call.outcome is None:
             call.outcome = future.result()
             if not isinstance(call.asked, Transact):
                 call.outcome = Values(call.outcome.complete, call.outcome.results)
@@ -147,13 +160,14 @@ class Stage(StoreCluster):
         self._check_end()
 
 
-def falling_path(hops: int = 1, *, changes_leader: bool = False) -> None:
+def falling_path(hops: int = 1, *, changes_leader: bool = False, aborts: bool = False) -> None:
     """The circle of four transactions that ordering alone allows (hops = 1), and longer ones.
 
     Each Zi is to groups i and i + 1. The last one is pending at group `hops`, and has not reached the group
     after it, where the clock is low. The one before waits behind it there, and is delivered at its other
     group; the others are delivered. Z0 wrote what T1 reads at group 0. When T1 has its answer, T2 writes in
-    the last group. Then the last Z gets there, after T2, and before all other Zs.
+    the last group. Then the last Z gets there, after T2, and before all other Zs. With `aborts`, T1 is
+    aborted, since what Z0 wrote is not a number: that tells its client of Z0 as well as a value would.
     """
     stage = Stage(hops + 2)
     groups = [GroupId(number) for number in range(hops + 2)]
@@ -175,7 +189,8 @@ def falling_path(hops: int = 1, *, changes_leader: bool = False) -> None:
         stage.hosts[ReplicaId(first, 1, 0)].nominate()
         assert stage.wait(lambda: stage.leader(first, 1).reading_ballot is not None, 0.3)
         stage.hint(node, first, 1)
-    read = stage.do(node, Get(stage.key(first)))
+    asked = Calculate(stage.key(first), Arithmetic.ADD, 1) if aborts else Get(stage.key(first))
+    read = stage.do(node, asked)
     in_time = stage.answered(read, 0.9)
     if in_time:
         assert stage.answered(stage.do(1, Put(stage.key(groups[-1]), b"2")), 0.9)
@@ -219,7 +234,7 @@ def an_outcome_of_another_group() -> None:
     stage, call = waits_for_a_vote()
     machine = stage._machines[0].application.partition(A).machine
     ((gts, _),) = machine.open_votes()
-    lies(stage, OUTSIDER, Votes((), ((gts, False),)))
+    lies(stage, OUTSIDER, Votes((), ((gts, Decision.OTHERWISE),)))
     stage.finish()
     assert isinstance(call.outcome, Committed)
 

@@ -22,6 +22,7 @@ from kvstore.store.reads import FeedQueue
 from multicast.errors import InvariantBroken, PeerViolation
 from multicast.sim.checkers import Violation
 from tests.campaigns import CAMPAIGN
+from tests.sim import abort_mutants
 from tests.sim import store_mutants as mutants
 from tests.sim import store_schedules as schedules
 from wbkv_sim import scenario_of, simulate_store
@@ -80,6 +81,8 @@ RANDOM: Final = [
     (mutants.WatermarkPassesWhatRuns, "ranges", "none"),
     (mutants.ReleasesLocksEarly, "ranges", "none"),
     (mutants.HoldsFromTheAnswer, "recipes", "all"),
+    (abort_mutants.ForgetsAborts, "ledger", "all"),
+    (abort_mutants.TriesAtDelivery, "ledger", "all"),
 ]
 
 
@@ -103,11 +106,13 @@ def test_random_seeds_catch_it(
     pytest.fail(f"{mutant.__name__} came through {len(SEEDS)} seeds")
 
 
+aborts_on_a_path = partial(schedules.falling_path, aborts=True)
 after_a_change = partial(schedules.falling_path, changes_leader=True)
 over_four_groups = partial(schedules.falling_path, hops=2)
 
 DIRECTED: Final[list[tuple[type[Any], Callable[[], object]]]] = [
     (mutants.NoGate, schedules.falling_path),
+    (abort_mutants.AbortsSkipTheGate, aborts_on_a_path),
     (mutants.RepeatsPassTheGate, schedules.falling_path),
     (mutants.ExecutedIsEnough, schedules.falling_path),
     (mutants.OneLevel, over_four_groups),

@@ -269,6 +269,18 @@ class Client(Closes, Generic[V]):
         """Write a key. Return the revision of the write."""
         return await self._run(self._requests.put(key, value, timeout))
 
+    async def put_if_absent(self, key: Key, value: V, *, timeout: float | None = None) -> bool:
+        """Write a key if it is absent. Return whether it was."""
+        return await self._run(self._requests.put_if_absent(key, value, timeout))
+
+    async def compare_and_set(self, key: Key, expected: V, value: V, *, timeout: float | None = None) -> bool:
+        """Write a key if it has the expected value. Return whether it had."""
+        return await self._run(self._requests.compare_and_set(key, expected, value, timeout))
+
+    async def swap(self, key: Key, value: V, *, timeout: float | None = None) -> V | None:
+        """Write a key. Return its value before, or None if it was absent."""
+        return await self._run(self._requests.swap(key, value, timeout))
+
     async def delete(self, keys: Key | KeyRange, *, timeout: float | None = None) -> int:
         """Remove a key, or all keys of a `prefix(...)`, `between(...)` or `EVERYTHING`. Return how many keys
         were removed.
@@ -278,9 +290,22 @@ class Client(Closes, Generic[V]):
         """
         return await self._run(self._requests.delete(keys, timeout))
 
-    async def add(self, key: Key, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Add to a number, stored as decimal digits; an absent key counts as 0. Return the new number."""
-        return await self._run(self._requests.number(add(key, amount), timeout))
+    async def add(
+        self,
+        key: Key,
+        amount: int = 1,
+        *,
+        floor: int | None = None,
+        ceiling: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add to a number, stored as decimal digits; an absent key counts as 0. Return the new number.
+
+        Raises `OperationFailed`, with nothing changed, if the value is not a number, or if the sum would be
+        below the `floor`, above the `ceiling`, or more than a signed 64-bit number.
+        """
+        operation = add(key, amount, floor=floor, ceiling=ceiling)
+        return await self._run(self._requests.number(operation, timeout))
 
     async def append(self, key: Key, value: V, *, timeout: float | None = None) -> int:
         """Append to a value; an absent key counts as empty. Return the new length in bytes."""
@@ -288,13 +313,17 @@ class Client(Closes, Generic[V]):
 
     # Transactions
 
-    def txn(self, *, id: RequestId | None = None) -> Txn[V]:  # noqa: A002 - what it is
+    def txn(self, *, id: RequestId | None = None, allow_failures: bool = False) -> Txn[V]:  # noqa: A002 - what it is
         """Build a transaction in one message: `client.txn().when(...).then(...).otherwise(...).commit()`.
+
+        It is all or nothing: if an operation cannot be performed, nothing is written in any partition, and
+        the commit raises `OperationFailed`. With `allow_failures`, each operation is performed by itself, and
+        one that cannot be performed has the result `Failed`.
 
         A transaction with an `id` is executed once, whichever client repeats it; each repetition returns the
         first result.
         """
-        return Txn(self._link, self._requests, id)
+        return Txn(self._link, self._requests, id, allow_failures=allow_failures)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction[V]:
         """Begin an interactive transaction: `async with client.transaction() as tx:`.
@@ -542,9 +571,18 @@ class Counter:
     def __repr__(self) -> str:
         return f"<wbkv.aio.Counter {short(self._key)}>"
 
-    async def add(self, amount: int = 1, *, timeout: float | None = None) -> int:
-        """Add to the number. Return the new number."""
-        return await self._client.add(self._key, amount, timeout=timeout)
+    async def add(
+        self,
+        amount: int = 1,
+        *,
+        floor: int | None = None,
+        ceiling: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Add to the number. Return the new number. Raises `OperationFailed`, with nothing changed, if it
+        would pass the `floor` or the `ceiling`.
+        """
+        return await self._client.add(self._key, amount, floor=floor, ceiling=ceiling, timeout=timeout)
 
     async def value(self, *, timeout: float | None = None) -> int:
         """Return the number; 0 if the key is absent."""

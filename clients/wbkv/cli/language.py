@@ -2,13 +2,16 @@
 
     script     = "when" condition {"and" condition} ["then" operations] ["otherwise" operations]
                | operations
-    condition  = "value" "(" KEY ")" operator VALUE  |  "exists" "(" KEY ")"  |  "absent" "(" KEY ")"
-               | ("version" | "mod_revision" | "create_revision") "(" KEY ")" operator NUMBER
+    condition  = "value" "(" KEY ")" (operator | "starts_with") VALUE
+               | ("number" | "version" | "mod_revision" | "create_revision") "(" KEY ")" operator NUMBER
+               | "exists" "(" KEY ")"  |  "absent" "(" KEY ")"
                | "unchanged" "(" (KEY | range) ")" "since" REVISION
-    operator   = "==" | "!=" | "<" | ">"
+               | ("any" | "all") "(" condition {"," condition} ")"
+    operator   = "==" | "!=" | "<" | ">" | "<=" | ">="
     operations = operation {(";" | newline) operation}
-    operation  = "get" KEY | "put" KEY VALUE | "del" (KEY | range) | "append" KEY VALUE
-               | ("add" | "min" | "max") KEY NUMBER  |  "scan" range {"limit" NUMBER | "reverse"}
+    operation  = "get" KEY | ("put" | "swap" | "append") KEY VALUE | "del" (KEY | range)
+               | "add" KEY NUMBER {"floor" NUMBER | "ceiling" NUMBER}  |  ("min" | "max") KEY NUMBER
+               | "scan" range {"limit" NUMBER | "reverse"}
     range      = "prefix" "(" KEY ")" | "between" "(" KEY ["," KEY] ")" | "everything" "(" ")"
 
 Keys and values are words, or quoted strings with escapes as in `text.unescape`. Of the keywords, only `when`,
@@ -24,16 +27,20 @@ from typing import Final
 
 from wbkv.cli.hints import did_you_mean
 from wbkv.cli.script import (
+    BOUNDS,
+    COMBINED,
     COUNTED,
     NUMBERS,
     OPERATIONS,
     OPERATORS,
     RANGES,
     SPECIAL,
+    STARTS_WITH,
     STRUCTURE,
     SUBJECTS,
     VALUED,
     Script,
+    ScriptCombined,
     ScriptCondition,
     ScriptOperation,
     is_number,
@@ -41,6 +48,7 @@ from wbkv.cli.script import (
 )
 from wbkv.cli.text import unescape
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
+from wbkv.operations import DEPTH
 
 NUMBER_MAX: Final = 2**63 - 1
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}")
@@ -182,8 +190,8 @@ class _Parser:
             raise self._unexpected(self._next, "the end")
         return Script(conditions, then, otherwise)
 
-    def _conditions(self) -> tuple[ScriptCondition, ...]:
-        found: list[ScriptCondition] = []
+    def _conditions(self) -> tuple[ScriptCondition | ScriptCombined, ...]:
+        found: list[ScriptCondition | ScriptCombined] = []
         while True:
             self._skip("\n")
             found.append(self._condition())
@@ -192,11 +200,13 @@ class _Parser:
                 return tuple(found)
             self._take()
 
-    def _condition(self) -> ScriptCondition:
+    def _condition(self, depth: int = 1) -> ScriptCondition | ScriptCombined:
         subject = self._take()
         if not subject.is_word(*SUBJECTS):
             raise self._unexpected(subject, f"a condition ({', '.join(SUBJECTS)})", SUBJECTS)
         self._expect("(", f"after {subject}")
+        if subject.is_word(*COMBINED):
+            return self._combined(subject, depth)
         if subject.text == "unchanged":
             keys = self._keys()
             self._expect(")", "after the keys")
@@ -210,17 +220,33 @@ class _Parser:
         if subject.is_word("exists", "absent"):
             return ScriptCondition(subject.text, key)
         compared = self._take()
-        if not compared.is_mark(*OPERATORS):
-            raise self._unexpected(compared, "==, !=, < or >")
+        if not (compared.is_mark(*OPERATORS) or (subject.is_word("value") and compared.is_word(STARTS_WITH))):
+            raise self._unexpected(compared, "==, !=, <, >, <= or >=")
         if subject.is_word(*NUMBERS):
-            return ScriptCondition(subject.text, key, compared.text, self._number("a number", least=0))
+            least = NUMBERS[subject.text]
+            return ScriptCondition(subject.text, key, compared.text, self._number("a number", least=least))
         operand = self._next
-        if compared.is_mark("<", ">") and operand.kind == "word" and is_number(operand.text):
+        if compared.is_mark("<", ">", "<=", ">=") and operand.kind == "word" and is_number(operand.text):
             raise self._error(
                 operand,
-                f"values are compared as bytes, so 100 is below 30: quote {operand.text} if you mean that",
+                "values are compared as bytes, so 100 is below 30: compare number(...), or quote "
+                f"{operand.text} if you mean bytes",
             )
         return ScriptCondition(subject.text, key, compared.text, self._bytes("a value"))
+
+    def _combined(self, kind: Token, depth: int) -> ScriptCombined:
+        if depth > DEPTH:
+            raise self._error(kind, f"conditions are nested deeper than {DEPTH}: flatten them")
+        found = []
+        while True:
+            self._skip("\n")
+            found.append(self._condition(depth + 1))
+            self._skip("\n")
+            if not self._next.is_mark(","):
+                break
+            self._take()
+        self._expect(")", f"or , after a condition of {kind}")
+        return ScriptCombined(kind.text, tuple(found))
 
     def _operations(self, expected: str, known: Collection[str]) -> tuple[ScriptOperation, ...]:
         found: list[ScriptOperation] = []
@@ -245,9 +271,21 @@ class _Parser:
         key = self._bytes("a key")
         if name in VALUED:
             return ScriptOperation(name, key, self._bytes("a value"))
+        if name == "add":
+            return self._add(key)
         if name in COUNTED:
             return ScriptOperation(name, key, self._number("a number", least=-NUMBER_MAX - 1))
         return ScriptOperation(name, key)
+
+    def _add(self, key: bytes) -> ScriptOperation:
+        amount = self._number("a number", least=-NUMBER_MAX - 1)
+        bounds: dict[str, int] = {}
+        while self._next.is_word(*BOUNDS):
+            bound = self._take()
+            if bound.text in bounds:
+                raise self._error(bound, f"{bound} is repeated")
+            bounds[bound.text] = self._number(f"the {bound}", least=-NUMBER_MAX - 1)
+        return ScriptOperation("add", key, amount, floor=bounds.get("floor"), ceiling=bounds.get("ceiling"))
 
     def _scan(self) -> ScriptOperation:
         first = self._next

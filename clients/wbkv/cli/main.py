@@ -40,7 +40,8 @@ Options of all client commands, such as --endpoints and --json, are also allowed
 
 exit status:
   0    success
-  1    negative result: the key is absent, a condition does not hold, the check failed
+  1    negative result: the key is absent, a condition does not hold, the check failed, or an operation cannot
+       be performed (nothing was written)
   2    bad usage or bad input: nothing was executed
   3    the cluster is unreachable or timed out: nothing was executed
   4    unknown: a write may have been executed
@@ -51,7 +52,8 @@ exit status:
 
 
 STATUSES: Final[tuple[tuple[type[errors.Error], int], ...]] = (
-    (errors.Pinned, 1), (errors.InvalidRequest, 2), (errors.Unavailable, 3), (errors.DeadlineExceeded, 3),
+    (errors.Pinned, 1), (errors.OperationFailed, 1), (errors.InvalidRequest, 2), (errors.Unavailable, 3),
+    (errors.DeadlineExceeded, 3),
     (errors.OutcomeUnknown, 4), (errors.Compacted, 5),
 )  # fmt: skip
 FAILED: Final = 6

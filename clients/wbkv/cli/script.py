@@ -15,15 +15,22 @@ from wbkv import operations
 from wbkv.cli.text import escape
 from wbkv.data import EVERYTHING, KeyRange, prefix
 
-NUMBERS: Final = ("version", "mod_revision", "create_revision")
-SUBJECTS: Final = ("value", *NUMBERS, "exists", "absent", "unchanged")
-OPERATIONS: Final = ("get", "put", "del", "append", "add", "min", "max", "scan")
-VALUED: Final = ("put", "append")
+NUMBERS: Final[dict[str, int]] = {
+    "number": -(2**63), "version": 0, "mod_revision": 0, "create_revision": 0,
+}  # fmt: skip
+"""Subjects that are compared with numbers, and the lowest of these."""
+COMBINED: Final = ("any", "all")
+SUBJECTS: Final = ("value", *NUMBERS, "exists", "absent", "unchanged", *COMBINED)
+OPERATIONS: Final = ("get", "put", "swap", "del", "append", "add", "min", "max", "scan")
+VALUED: Final = ("put", "swap", "append")
 COUNTED: Final = ("add", "min", "max")
+BOUNDS: Final = ("floor", "ceiling")
+STARTS_WITH: Final = "starts_with"
 RANGES: Final = ("prefix", "between", "everything")
 STRUCTURE: Final = ("when", "and", "then", "otherwise")
 OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge,
 }  # fmt: skip
 
 SPECIAL: Final = frozenset(" \"'();,<>=!#\\")
@@ -48,7 +55,7 @@ class ScriptCondition:
         if self.operator is None:
             return words
         operand = _operand(self.operand)
-        if self.subject == "value" and self.operator in "<>" and is_number(operand):
+        if self.subject == "value" and self.operator[0] in "<>" and is_number(operand):
             operand = f'"{operand}"'
         return f"{words} {self.operator} {operand}"
 
@@ -58,10 +65,29 @@ class ScriptCondition:
             assert isinstance(self.operand, int)
             return operations.unchanged(self.target, since=self.operand)
         made: Any = getattr(operations, self.subject)(self.target)
-        lowered: operations.Condition = (
-            made if self.operator is None else OPERATORS[self.operator](made, self.operand)
-        )
+        lowered: operations.Condition = made
+        if self.operator == STARTS_WITH:
+            lowered = made.starts_with(self.operand)
+        elif self.operator is not None:
+            lowered = OPERATORS[self.operator](made, self.operand)
         return lowered
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCombined:
+    """Conditions of which any holds, or all do."""
+
+    kind: str
+    """One of `COMBINED`."""
+    conditions: tuple[ScriptCondition | ScriptCombined, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(str, self.conditions))})"
+
+    def lower(self) -> operations.Condition:
+        """Convert it to the client's type."""
+        combine = operations.any_of if self.kind == "any" else operations.all_of
+        return combine(*(condition.lower() for condition in self.conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +100,15 @@ class ScriptOperation:
     operand: bytes | int | None = None
     limit: int = 0
     reverse: bool = False
+    floor: int | None = None
+    ceiling: int | None = None
 
     def __str__(self) -> str:
         target = _range(self.target) if isinstance(self.target, KeyRange) else word(self.target)
         words = [self.name, target]
         if self.operand is not None:
             words.append(_operand(self.operand))
+        words += [f"{name} {bound}" for name in BOUNDS if (bound := getattr(self, name)) is not None]
         if self.limit:
             words.append(f"limit {self.limit}")
         if self.reverse:
@@ -90,6 +119,10 @@ class ScriptOperation:
         """Convert it to the client's type."""
         if self.name == "scan":
             return operations.scan(self.target, limit=self.limit, reverse=self.reverse)
+        if self.name == "add":
+            assert isinstance(self.target, bytes)
+            assert isinstance(self.operand, int)
+            return operations.add(self.target, self.operand, floor=self.floor, ceiling=self.ceiling)
         name = {"del": "delete", "min": "minimum", "max": "maximum"}.get(self.name, self.name)
         operands = () if self.operand is None else (self.operand,)
         lowered: operations.Operation = getattr(operations, name)(self.target, *operands)
@@ -100,9 +133,13 @@ class ScriptOperation:
 class Script:
     """A transaction. If all conditions hold, `then` is executed, else `otherwise`."""
 
-    conditions: tuple[ScriptCondition, ...]
+    conditions: tuple[ScriptCondition | ScriptCombined, ...]
     then: tuple[ScriptOperation, ...]
     otherwise: tuple[ScriptOperation, ...]
+    allow_failures: bool = False
+    """Whether an operation that cannot be performed fails alone. The text does not have it: it is an option
+    of the command, and a member of the JSON.
+    """
 
     def __str__(self) -> str:
         then, otherwise = "; ".join(map(str, self.then)), "; ".join(map(str, self.otherwise))

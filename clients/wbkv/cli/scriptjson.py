@@ -1,8 +1,10 @@
 """Transactions as JSON, for programs.
 
-    {"when": [["version", "bob", ">", 0], ["exists", "alice"], ["unchanged", {"prefix": "user/"}, 17]],
-     "then": [["add", "alice", -30], ["put", "note", "paid"], ["scan", {"prefix": "user/"}, {"limit": 10}]],
-     "otherwise": [["get", "alice"]]}
+    {"when": [["number", "alice", ">=", 30],
+              ["any", ["exists", "bob"], ["unchanged", {"prefix": "user/"}, 17]]],
+     "then": [["add", "alice", -30, {"floor": 0}], ["put", "note", "paid"],
+              ["scan", {"prefix": "user/"}, {"limit": 10}]],
+     "otherwise": [["get", "alice"]], "allow_failures": false}
 
 Keys and values are strings, or `{"base64": "..."}`; ranges are `{"prefix": KEY}`, `{"between": [KEY, KEY]}`
 or `{"everything": true}`.
@@ -12,26 +14,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from wbkv.cli.hints import did_you_mean
 from wbkv.cli.language import NUMBER_MAX
 from wbkv.cli.script import (
+    BOUNDS,
+    COMBINED,
     COUNTED,
     NUMBERS,
     OPERATIONS,
     OPERATORS,
+    STARTS_WITH,
     SUBJECTS,
     VALUED,
     Script,
+    ScriptCombined,
     ScriptCondition,
     ScriptOperation,
     one,
 )
 from wbkv.cli.text import from_json
 from wbkv.data import EVERYTHING, KeyRange, between, prefix
+from wbkv.operations import DEPTH
 
 T = TypeVar("T")
+
+
+MEMBERS: Final = ("when", "then", "otherwise", "allow_failures")
 
 
 class ScriptJsonError(ValueError):
@@ -47,11 +57,12 @@ def parse(text: str) -> Script:
     if not isinstance(found, dict):
         raise ScriptJsonError('expected an object with "when", "then" and "otherwise"')
     for name in found:
-        if name not in ("when", "then", "otherwise"):
-            hint = did_you_mean(name, ("when", "then", "otherwise"))
+        if name not in MEMBERS:
+            hint = did_you_mean(name, MEMBERS)
             raise ScriptJsonError(f'there is no "{name}" in a transaction{hint}')
     conditions = _each(found, "when", _condition)
-    script = Script(conditions, _each(found, "then", _operation), _each(found, "otherwise", _operation))
+    then, otherwise = _each(found, "then", _operation), _each(found, "otherwise", _operation)
+    script = Script(conditions, then, otherwise, _flag("allow_failures", found))
     if script.otherwise and not script.conditions:
         raise ScriptJsonError('"otherwise" needs "when"')
     if not script.conditions and not script.then:
@@ -74,9 +85,23 @@ def _each(found: dict[str, Any], name: str, read: Callable[[str, list[Any]], T])
     return tuple(things)
 
 
-def _condition(subject: str, row: list[Any]) -> ScriptCondition:
+def _flag(name: str, found: dict[str, Any]) -> bool:
+    flag = found.get(name, False)
+    if not isinstance(flag, bool):
+        raise ScriptJsonError(f"{name} must be true or false, not {flag!r}")
+    return flag
+
+
+def _condition(subject: str, row: list[Any], depth: int = 1) -> ScriptCondition | ScriptCombined:
     if subject not in SUBJECTS:
         raise ScriptJsonError(f'"{subject}" is not a condition{did_you_mean(subject, SUBJECTS)}')
+    if subject in COMBINED:
+        if depth > DEPTH:
+            raise ScriptJsonError(f"conditions are nested deeper than {DEPTH}: flatten them")
+        for inner in row:
+            if not isinstance(inner, list) or len(inner) < 2 or not isinstance(inner[0], str):
+                raise ScriptJsonError(f"{subject}: expected a condition, found {inner!r}")
+        return ScriptCombined(subject, tuple([_condition(r[0], r[1:], depth + 1) for r in row]))
     if subject == "unchanged":
         _check(row, 2, "keys and a revision")
         keys = _keys(row[0])
@@ -87,9 +112,10 @@ def _condition(subject: str, row: list[Any]) -> ScriptCondition:
         _check(row, 1, "a key")
         return ScriptCondition(subject, key)
     _check(row, 3, "a key, an operator and an operand")
-    if row[1] not in tuple(OPERATORS):
-        raise ScriptJsonError(f"{row[1]!r} is not one of {', '.join(OPERATORS)}")
-    operand = _number(row[2], least=0) if subject in NUMBERS else from_json(row[2])
+    allowed = (*OPERATORS, STARTS_WITH) if subject == "value" else tuple(OPERATORS)
+    if row[1] not in allowed:
+        raise ScriptJsonError(f"{row[1]!r} is not one of {', '.join(allowed)}")
+    operand = _number(row[2], least=NUMBERS[subject]) if subject in NUMBERS else from_json(row[2])
     return ScriptCondition(subject, key, row[1], operand)
 
 
@@ -105,11 +131,23 @@ def _operation(name: str, row: list[Any]) -> ScriptOperation:
     if name in VALUED:
         _check(row, 2, "a key and a value")
         return ScriptOperation(name, key, from_json(row[1]))
+    if name == "add":
+        return _add(key, row)
     if name in COUNTED:
         _check(row, 2, "a key and a number")
         return ScriptOperation(name, key, _number(row[1], least=-NUMBER_MAX - 1))
     _check(row, 1, "a key")
     return ScriptOperation(name, key)
+
+
+def _add(key: bytes, row: list[Any]) -> ScriptOperation:
+    bounds = row[2] if len(row) > 2 else {}
+    _check(row, max(2, min(len(row), 3)), "a key, a number and bounds")
+    if not isinstance(bounds, dict) or not set(bounds) <= set(BOUNDS):
+        raise ScriptJsonError(f'expected {{"floor": NUMBER, "ceiling": NUMBER}}, found {bounds!r}')
+    found = {name: _number(bound, least=-NUMBER_MAX - 1) for name, bound in bounds.items()}
+    number = _number(row[1], least=-NUMBER_MAX - 1)
+    return ScriptOperation("add", key, number, floor=found.get("floor"), ceiling=found.get("ceiling"))
 
 
 def _scan(row: list[Any]) -> ScriptOperation:

@@ -16,6 +16,9 @@ examples:
   Move 30 from alice to bob, if both exist:
     wbkv txn 'when exists(alice) and exists(bob) then add alice -30; add bob 30 otherwise get alice; get bob'
 
+  Take 3 from the stock, unless that would leave less than none (then nothing changes):
+    wbkv txn 'add stock -3 floor 0; put order/7 3'
+
   Take a lock if it is free, or else show its holder:
     wbkv txn 'when absent(lock/door) then put lock/door me otherwise get lock/door'
 
@@ -23,20 +26,23 @@ examples:
     wbkv txn --json 'get alice; scan prefix(user/) limit 10 reverse; scan between(a, m)'
 
 conditions:
-  exists(KEY)  absent(KEY)  value(KEY) == VALUE  version(KEY) == N  mod_revision(KEY) == N
-  create_revision(KEY) == N  unchanged(RANGE) since REVISION          also !=, < and >; values are bytes
+  exists(KEY)  absent(KEY)  value(KEY) == VALUE  value(KEY) starts_with VALUE  number(KEY) >= N
+  version(KEY) == N  mod_revision(KEY) == N  create_revision(KEY) == N  unchanged(RANGE) since REVISION
+  any(CONDITION, ...)  all(CONDITION, ...)             also !=, <, >, <= and >=; values are bytes
 operations:
-  get KEY  put KEY VALUE  del KEY  del RANGE  append KEY VALUE  add KEY N  min KEY N  max KEY N
-  scan RANGE [limit N] [reverse]                                      between them ; or a new line
+  get KEY  put KEY VALUE  swap KEY VALUE  del KEY  del RANGE  append KEY VALUE  min KEY N  max KEY N
+  add KEY N [floor N] [ceiling N]  scan RANGE [limit N] [reverse]     between them ; or a new line
 ranges:
   prefix(KEY)  between(KEY, KEY)  everything()
 Keys and values with spaces or any of ()<>=!;,# need quotes, "..." or '...', with escapes: \\x00 \\n \\".
 
-As JSON (--from-json): {"when": [["version", "bob", ">", 0]], "then": [["add", "bob", 30]], "otherwise":
-[["get", "bob"]]}; ranges are {"prefix": KEY}, {"between": [KEY, KEY]}, {"everything": true}; keys and values
-that are not text are {"base64": "..."}.
+As JSON (--from-json): {"when": [["number", "bob", ">", 0]], "then": [["add", "bob", 30]], "otherwise":
+[["get", "bob"]]}; also ["any", CONDITION, ...] and ["add", KEY, N, {"floor": N}]; ranges are {"prefix": KEY},
+{"between": [KEY, KEY]}, {"everything": true}; keys and values that are not text are {"base64": "..."}.
 
-Status 0: `then` was executed. 1: a condition does not hold (`otherwise` was executed), or one failed.
+If an operation cannot be performed (not a number, below the floor ...), nothing is written in any partition.
+Status 0: `then` was executed. 1: a condition does not hold (`otherwise` was executed), or an operation
+failed.
 """
 
 
@@ -54,6 +60,8 @@ class TxnCommand:
         add("script", metavar="TRANSACTION", nargs="?", help=how)
         add("--file", metavar="FILE", help="read the transaction from a file")
         add("--from-json", action="store_true", help="the transaction is JSON")
+        alone = "perform the other operations if one cannot be performed, instead of none"
+        add("--allow-failures", action="store_true", help=alone)
         options.add_common(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -63,7 +71,7 @@ class TxnCommand:
         script = _read(arguments)
         with options.connect(arguments) as client:
             result = (
-                client.txn()
+                client.txn(allow_failures=arguments.allow_failures or script.allow_failures)
                 .when(*(condition.lower() for condition in script.conditions))
                 .then(*(operation.lower() for operation in script.then))
                 .otherwise(*(operation.lower() for operation in script.otherwise))

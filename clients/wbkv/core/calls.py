@@ -199,6 +199,8 @@ class Calls:
                     request.id.deadline = self.time.deadline(now)
                     left = max(deadline - now, 0.001)
                     continue
+                if error.kind == ApiError.OPERATION_FAILED:
+                    self.saw(error.revision)  # it tells of the state there
                 if not error.retryable:
                     raise _refused(error, unsure=unsure, named=writes and signed is None)
                 unsure = unsure or (writes and answer.begun and error.same_id)
@@ -260,13 +262,17 @@ def _checked(named: RequestId) -> kv.RequestId:
     return kv.RequestId(client=client, sequence=sequence, ack_below=1, deadline=deadline)
 
 
+_RESULTS: Final = (ApiError.OPERATION_FAILED, ApiError.RESPONSE_TOO_LARGE, ApiError.INTERNAL)
+"""Errors that are the result of a request, whichever attempt was ordered."""
+
+
 def _refused(error: ApiError, *, unsure: bool, named: bool) -> Error:
     """Return the exception for a rejected attempt. An earlier attempt may have been executed nevertheless."""
     if named and error.kind == ApiError.REQUEST_EXPIRED:
         return RequestExpired(f"this attempt was not executed: {error.message}")
     if named and error.kind == ApiError.REQUEST_MISMATCH:
         return RequestMismatch(error.message)
-    if unsure and error.kind not in (ApiError.RESPONSE_TOO_LARGE, ApiError.INTERNAL):
+    if unsure and error.kind not in _RESULTS:
         return OutcomeUnknown(f"an earlier attempt without an answer may have been executed; {error.message}")
     if error.kind in (ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN):
         return Unavailable(f"not executed: {error.message}")

@@ -120,12 +120,16 @@ class Recorded(Requests[V]):
         then: Sequence[Operation],
         otherwise: Sequence[Operation],
         timeout_s: float | None,
-        named: RequestId | None = None,
+        request_id: RequestId | None = None,
         reservation: int = 0,
+        *,
+        allow_failures: bool = False,
     ) -> Plan[TxnResult[V]]:
         """Execute a transaction. Both branches are invoked in the history, and one of them fails."""
         branches = self._steps(then), self._steps(otherwise) if conditions else []
-        plan = super().transact(conditions, then, otherwise, timeout_s, named, reservation)
+        plan = super().transact(
+            conditions, then, otherwise, timeout_s, request_id, reservation, allow_failures=allow_failures
+        )
         taken, other = (self._begin_branch(branch) for branch in branches)
         try:
             result = yield from plan

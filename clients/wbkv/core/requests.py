@@ -36,8 +36,21 @@ from wbkv.data import (
     later,
     range_of,
 )
-from wbkv.errors import LimitExceeded
-from wbkv.operations import Condition, Get, Operation, Result, entry_of, number_of, result_of
+from wbkv.errors import LimitExceeded, OperationFailed
+from wbkv.operations import (
+    Condition,
+    Get,
+    Operation,
+    Put,
+    Result,
+    Swap,
+    absent,
+    entry_of,
+    named,
+    number_of,
+    result_of,
+    value,
+)
 
 D = TypeVar("D")
 
@@ -243,17 +256,42 @@ class Requests(Generic[V]):
         result = yield from self.transact((), (operation,), (), timeout_s)
         return number_of(operation.key, result.results[0])
 
+    def swap(self, key: Key, new: V, timeout_s: float | None) -> Plan[V | None]:
+        """Write a key, and return its value before."""
+        result = yield from self.transact((), (Swap(key_bytes(key), new),), (), timeout_s)
+        (before,) = result.results
+        return before.value if isinstance(before, Entry) else None
+
+    def put_if_absent(self, key: Key, new: V, timeout_s: float | None) -> Plan[bool]:
+        """Write a key that is absent. The result is whether it was."""
+        result = yield from self.transact((absent(key),), (Put(key_bytes(key), new),), (), timeout_s)
+        return result.succeeded
+
+    def compare_and_set(self, key: Key, expected: V, new: V, timeout_s: float | None) -> Plan[bool]:
+        """Write a key that has the expected value. The result is whether it had."""
+        if expected is None:
+            raise ValueError(
+                f"{key!r}: None is not a value to compare with; use put_if_absent for an absent key"
+            )
+        put = Put(key_bytes(key), new)
+        result = yield from self.transact((value(key) == expected,), (put,), (), timeout_s)
+        return result.succeeded
+
     def transact(
         self,
         conditions: Sequence[Condition],
         then: Sequence[Operation],
         otherwise: Sequence[Operation],
         timeout_s: float | None,
-        named: RequestId | None = None,
+        request_id: RequestId | None = None,
         reservation: int = 0,
+        *,
+        allow_failures: bool = False,
     ) -> Plan[TxnResult[V]]:
-        """Execute a transaction: conditions and two branches, at one position in the order."""
-        request = kv.TxnRequest(reservation=reservation)
+        """Execute a transaction: conditions and two branches, at one position in the order. Raises
+        `OperationFailed`, with nothing written, if an operation cannot be performed.
+        """
+        request = kv.TxnRequest(reservation=reservation, allow_failures=allow_failures)
         values = self.values
         for condition in conditions:
             condition.fill(request.conditions.add(), values)
@@ -268,12 +306,15 @@ class Requests(Generic[V]):
         key = _first_key(conditions, then, otherwise)
         response: kv.TxnResponse
         if writes:
-            response = yield from self.calls.write(effects.TXN, request, key, timeout_s, named)
+            try:
+                response = yield from self.calls.write(effects.TXN, request, key, timeout_s, request_id)
+            except OperationFailed as error:
+                raise named(error, then, otherwise) from None
         else:
             response = yield from self.calls.read(effects.TXN, request, key, timeout_s)
         header = response.header
         if not response.succeeded and not any(operation.writes for operation in otherwise):
-            _check_rows(response, conditions, then)
+            _check_rows(response, conditions)
         results = tuple([result_of(result, values) for result in response.results])
         if not header.transaction_revision:
             self._saw(results)
@@ -453,18 +494,15 @@ def again(reads: Mapping[bytes, Entry[bytes] | None]) -> list[Operation]:
     return [Get(key) for key in reads] if len(reads) <= AGAIN and size <= AGAIN_BYTES else []
 
 
-def _check_rows(response: kv.TxnResponse, conditions: Sequence[Condition], then: Sequence[Operation]) -> None:
-    """Raise `LimitExceeded` if a range is too large for a condition, or for a delete: no retry helps."""
+def _check_rows(response: kv.TxnResponse, conditions: Sequence[Condition]) -> None:
+    """Raise `LimitExceeded` if a range is too large for a condition: no retry helps."""
     for unmet in response.unmet:
         if unmet.fault == kv.TOO_MANY_ROWS:
             at = unmet.condition
-            if at < len(conditions):
-                what = f"condition {at}, {conditions[at]!r}: a partition has too many rows of the range "
-                what += "(transaction_rows); use fewer or smaller ranges"
-            else:
-                what = f"operation {at - len(conditions)}, {then[at - len(conditions)]!r}: a partition has "
-                what += "too many keys of the range (delete_keys); use `client.delete`, or set a limit"
-            raise LimitExceeded(f"{what}. Nothing was written")
+            raise LimitExceeded(
+                f"condition {at}, {conditions[at]!r}: a partition has too many rows of the range "
+                f"(transaction_rows); use fewer or smaller ranges. Nothing was written"
+            )
 
 
 def _first_key(*parts: Sequence[Condition] | Sequence[Operation]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -169,10 +169,11 @@ class _Txn(_TracedRequest):
         then, otherwise = _operations(request.then), _operations(request.otherwise)
         targets = {target for _, target in (*then, *otherwise)}
         compared = []
-        for condition in request.conditions:
+        for condition, certain in _conditions(request.conditions):
             if condition.HasField("compare"):
-                compared.append(condition.compare)
-                targets.add(compared[-1].key)
+                targets.add(condition.compare.key)
+                if certain:
+                    compared.append(condition.compare)
             else:
                 targets.add(_range(condition.unchanged.range))
         if answer is None:
@@ -194,6 +195,20 @@ _KINDS: Final[Mapping[str, type[_TracedRequest]]] = {
 _READS: Final = frozenset(("get", "scan"))
 _RANGES: Final = frozenset(("scan", "delete_range"))
 _REMOVES: Final = frozenset(("delete", "delete_range"))
+
+
+def _conditions(
+    conditions: Iterable[kv.Condition], *, certain: bool = True
+) -> Iterator[tuple[kv.Condition, bool]]:
+    """The conditions, also those inside of others; and whether each holds if the transaction succeeded."""
+    for condition in conditions:
+        kind = condition.WhichOneof("condition")
+        if kind == "any":
+            yield from _conditions(condition.any.conditions, certain=False)
+        elif kind == "all":
+            yield from _conditions(condition.all.conditions, certain=certain)
+        else:
+            yield condition, certain
 
 
 def _operations(branch: Sequence[kv.Operation]) -> list[tuple[str | None, bytes | KeyRange]]:
@@ -240,6 +255,8 @@ def _perform(
         elif kind == "get":
             facts.read(target, result.got.entry.mod_revision)
         else:
+            if kind == "swap":
+                facts.read(target, result.got.entry.mod_revision)
             facts.writes[target] = False
 
 

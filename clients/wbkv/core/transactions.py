@@ -29,17 +29,18 @@ from wbkv.core.requests import Requests
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
 from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, keys_bytes, range_of
-from wbkv.errors import Aborted, Error, Forked, OperationFailed
+from wbkv.errors import FAULTS, Aborted, Error, Forked
 from wbkv.operations import (
     INT64_MAX,
     INT64_MIN,
+    Calculate,
     Condition,
     Delete,
     DeleteRange,
     Operation,
     Put,
     Unchanged,
-    add,
+    operation_failed,
 )
 
 D = TypeVar("D")
@@ -249,16 +250,18 @@ class Attempt:
         else:
             self._writes[key_bytes(keys)] = None
 
-    def add(self, key: Key, amount: int) -> Plan[int]:
+    def add(self, key: Key, amount: int, floor: int | None, ceiling: int | None) -> Plan[int]:
         """Read a number, and buffer the sum."""
-        raw = add(key, amount).key  # raises if either is invalid
+        operation = Calculate("add", key_bytes(key), amount, floor, ceiling)  # raises if one is invalid
+        raw = operation.key
         base = yield from self._base(raw)
         stored = 0 if base is None else int(base) if _NUMBER.fullmatch(base) else INT64_MAX + 1
         if not INT64_MIN <= stored <= INT64_MAX:
-            raise OperationFailed(f"{raw!r}: not a number", "not a number")
+            raise operation_failed(raw, FAULTS[kv.NOT_A_NUMBER])
         number = stored + amount
-        if not INT64_MIN <= number <= INT64_MAX:
-            raise OperationFailed(f"{raw!r}: overflow", "overflow")
+        reason = operation.bounded(number)
+        if reason is not None:
+            raise operation_failed(raw, reason)
         self._writes[raw] = b"%d" % number
         return number
 

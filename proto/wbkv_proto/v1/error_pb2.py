@@ -22,21 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from wbkv_proto.v1 import kv_pb2 as wbkv__proto_dot_v1_dot_kv__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wbkv_proto/v1/error.proto\x12\x07wbkv.v1\"\xfc\x03\n\x05\x45rror\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.wbkv.v1.Error.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\r\x12\x11\n\tretryable\x18\x05 \x01(\x08\x12\x0f\n\x07same_id\x18\x06 \x01(\x08\x12\x10\n\x08revision\x18\x08 \x01(\x04\x12\x1d\n\x05limit\x18\t \x01(\x0b\x32\x0e.wbkv.v1.Limit\x12 \n\x07leaders\x18\n \x03(\x0b\x32\x0f.wbkv.v1.Leader\"\xb9\x02\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fINVALID_REQUEST\x10\x01\x12\x12\n\x0eLIMIT_EXCEEDED\x10\x02\x12\x0f\n\x0bUNAVAILABLE\x10\x05\x12\x0e\n\nOVERLOADED\x10\x06\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x07\x12\x13\n\x0f\x44\x45\x41\x44LINE_PASSED\x10\x08\x12\r\n\tCOMPACTED\x10\x0b\x12\x13\n\x0f\x46UTURE_REVISION\x10\x0c\x12\n\n\x06PINNED\x10\r\x12\x14\n\x10REQUEST_MISMATCH\x10\x10\x12\x13\n\x0fREQUEST_EXPIRED\x10\x11\x12\x0f\n\x0bWINDOW_FULL\x10\x12\x12\x15\n\x11REQUEST_FORGOTTEN\x10\x13\x12\x16\n\x12RESPONSE_TOO_LARGE\x10\x14\x12\x0c\n\x08INTERNAL\x10\x1f\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\":\n\x06Leader\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19wbkv_proto/v1/error.proto\x12\x07wbkv.v1\x1a\x16wbkv_proto/v1/kv.proto\"\xb6\x04\n\x05\x45rror\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.wbkv.v1.Error.Kind\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\r\x12\x11\n\tretryable\x18\x05 \x01(\x08\x12\x0f\n\x07same_id\x18\x06 \x01(\x08\x12\x10\n\x08revision\x18\x08 \x01(\x04\x12\x1d\n\x05limit\x18\t \x01(\x0b\x32\x0e.wbkv.v1.Limit\x12 \n\x07leaders\x18\n \x03(\x0b\x32\x0f.wbkv.v1.Leader\x12\"\n\x08\x66\x61ilures\x18\x0b \x03(\x0b\x32\x10.wbkv.v1.Failure\"\xcf\x02\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fINVALID_REQUEST\x10\x01\x12\x12\n\x0eLIMIT_EXCEEDED\x10\x02\x12\x0f\n\x0bUNAVAILABLE\x10\x05\x12\x0e\n\nOVERLOADED\x10\x06\x12\x13\n\x0fOUTCOME_UNKNOWN\x10\x07\x12\x13\n\x0f\x44\x45\x41\x44LINE_PASSED\x10\x08\x12\r\n\tCOMPACTED\x10\x0b\x12\x13\n\x0f\x46UTURE_REVISION\x10\x0c\x12\n\n\x06PINNED\x10\r\x12\x14\n\x10REQUEST_MISMATCH\x10\x10\x12\x13\n\x0fREQUEST_EXPIRED\x10\x11\x12\x0f\n\x0bWINDOW_FULL\x10\x12\x12\x15\n\x11REQUEST_FORGOTTEN\x10\x13\x12\x16\n\x12RESPONSE_TOO_LARGE\x10\x14\x12\x14\n\x10OPERATION_FAILED\x10\x15\x12\x0c\n\x08INTERNAL\x10\x1f\"N\n\x07\x46\x61ilure\x12\x11\n\toperation\x18\x01 \x01(\r\x12\x1d\n\x05\x66\x61ult\x18\x02 \x01(\x0e\x32\x0e.wbkv.v1.Fault\x12\x11\n\totherwise\x18\x03 \x01(\x08\"$\n\x05Limit\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04\":\n\x06Leader\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wbkv_proto.v1.error_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERROR']._serialized_start=39
-  _globals['_ERROR']._serialized_end=547
-  _globals['_ERROR_KIND']._serialized_start=234
-  _globals['_ERROR_KIND']._serialized_end=547
-  _globals['_LIMIT']._serialized_start=549
-  _globals['_LIMIT']._serialized_end=585
-  _globals['_LEADER']._serialized_start=587
-  _globals['_LEADER']._serialized_end=645
+  _globals['_ERROR']._serialized_start=63
+  _globals['_ERROR']._serialized_end=629
+  _globals['_ERROR_KIND']._serialized_start=294
+  _globals['_ERROR_KIND']._serialized_end=629
+  _globals['_FAILURE']._serialized_start=631
+  _globals['_FAILURE']._serialized_end=709
+  _globals['_LIMIT']._serialized_start=711
+  _globals['_LIMIT']._serialized_end=747
+  _globals['_LEADER']._serialized_start=749
+  _globals['_LEADER']._serialized_end=807
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from wbkv_proto.v1 import kv_pb2 as _kv_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -8,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Error(_message.Message):
-    __slots__ = ("kind", "message", "code", "retryable", "same_id", "revision", "limit", "leaders")
+    __slots__ = ("kind", "message", "code", "retryable", "same_id", "revision", "limit", "leaders", "failures")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Error.Kind]
@@ -26,6 +27,7 @@ class Error(_message.Message):
         WINDOW_FULL: _ClassVar[Error.Kind]
         REQUEST_FORGOTTEN: _ClassVar[Error.Kind]
         RESPONSE_TOO_LARGE: _ClassVar[Error.Kind]
+        OPERATION_FAILED: _ClassVar[Error.Kind]
         INTERNAL: _ClassVar[Error.Kind]
     KIND_UNSPECIFIED: Error.Kind
     INVALID_REQUEST: Error.Kind
@@ -42,6 +44,7 @@ class Error(_message.Message):
     WINDOW_FULL: Error.Kind
     REQUEST_FORGOTTEN: Error.Kind
     RESPONSE_TOO_LARGE: Error.Kind
+    OPERATION_FAILED: Error.Kind
     INTERNAL: Error.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +54,7 @@ class Error(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     kind: Error.Kind
     message: str
     code: int
@@ -59,7 +63,18 @@ class Error(_message.Message):
     revision: int
     limit: Limit
     leaders: _containers.RepeatedCompositeFieldContainer[Leader]
-    def __init__(self, kind: _Optional[_Union[Error.Kind, str]] = ..., message: _Optional[str] = ..., code: _Optional[int] = ..., retryable: _Optional[bool] = ..., same_id: _Optional[bool] = ..., revision: _Optional[int] = ..., limit: _Optional[_Union[Limit, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[Leader, _Mapping]]] = ...) -> None: ...
+    failures: _containers.RepeatedCompositeFieldContainer[Failure]
+    def __init__(self, kind: _Optional[_Union[Error.Kind, str]] = ..., message: _Optional[str] = ..., code: _Optional[int] = ..., retryable: _Optional[bool] = ..., same_id: _Optional[bool] = ..., revision: _Optional[int] = ..., limit: _Optional[_Union[Limit, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[Leader, _Mapping]]] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("operation", "fault", "otherwise")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    OTHERWISE_FIELD_NUMBER: _ClassVar[int]
+    operation: int
+    fault: _kv_pb2.Fault
+    otherwise: bool
+    def __init__(self, operation: _Optional[int] = ..., fault: _Optional[_Union[_kv_pb2.Fault, str]] = ..., otherwise: _Optional[bool] = ...) -> None: ...
 
 class Limit(_message.Message):
     __slots__ = ("name", "value")

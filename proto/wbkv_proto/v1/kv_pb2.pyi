@@ -20,6 +20,9 @@ class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_EQUAL: _ClassVar[Operator]
     LESS: _ClassVar[Operator]
     GREATER: _ClassVar[Operator]
+    LESS_EQUAL: _ClassVar[Operator]
+    GREATER_EQUAL: _ClassVar[Operator]
+    STARTS_WITH: _ClassVar[Operator]
 
 class Shape(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +40,8 @@ class Fault(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMPACTED: _ClassVar[Fault]
     FUTURE_REVISION: _ClassVar[Fault]
     TOO_MANY_ROWS: _ClassVar[Fault]
+    BELOW_FLOOR: _ClassVar[Fault]
+    ABOVE_CEILING: _ClassVar[Fault]
 CONSISTENCY_UNSPECIFIED: Consistency
 STRICT: Consistency
 SERIALIZABLE: Consistency
@@ -45,6 +50,9 @@ EQUAL: Operator
 NOT_EQUAL: Operator
 LESS: Operator
 GREATER: Operator
+LESS_EQUAL: Operator
+GREATER_EQUAL: Operator
+STARTS_WITH: Operator
 SHAPE_UNSPECIFIED: Shape
 ENTRIES: Shape
 KEYS: Shape
@@ -56,6 +64,8 @@ VALUE_TOO_LARGE: Fault
 COMPACTED: Fault
 FUTURE_REVISION: Fault
 TOO_MANY_ROWS: Fault
+BELOW_FLOOR: Fault
+ABOVE_CEILING: Fault
 
 class Header(_message.Message):
     __slots__ = ("revision", "transaction_revision", "cluster", "node")
@@ -112,7 +122,7 @@ class Entry(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class TxnRequest(_message.Message):
-    __slots__ = ("conditions", "then", "otherwise", "id", "min_revision", "consistency", "revision", "reservation")
+    __slots__ = ("conditions", "then", "otherwise", "id", "min_revision", "consistency", "revision", "reservation", "allow_failures")
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     OTHERWISE_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +131,7 @@ class TxnRequest(_message.Message):
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_FAILURES_FIELD_NUMBER: _ClassVar[int]
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     then: _containers.RepeatedCompositeFieldContainer[Operation]
     otherwise: _containers.RepeatedCompositeFieldContainer[Operation]
@@ -129,7 +140,8 @@ class TxnRequest(_message.Message):
     consistency: Consistency
     revision: int
     reservation: int
-    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., then: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., otherwise: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., reservation: _Optional[int] = ...) -> None: ...
+    allow_failures: bool
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., then: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., otherwise: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., min_revision: _Optional[int] = ..., consistency: _Optional[_Union[Consistency, str]] = ..., revision: _Optional[int] = ..., reservation: _Optional[int] = ..., allow_failures: _Optional[bool] = ...) -> None: ...
 
 class TxnResponse(_message.Message):
     __slots__ = ("header", "succeeded", "unmet", "results")
@@ -144,15 +156,25 @@ class TxnResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., succeeded: _Optional[bool] = ..., unmet: _Optional[_Iterable[_Union[Unmet, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ...) -> None: ...
 
 class Condition(_message.Message):
-    __slots__ = ("compare", "unchanged")
+    __slots__ = ("compare", "unchanged", "any", "all")
     COMPARE_FIELD_NUMBER: _ClassVar[int]
     UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    ANY_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
     compare: Compare
     unchanged: Unchanged
-    def __init__(self, compare: _Optional[_Union[Compare, _Mapping]] = ..., unchanged: _Optional[_Union[Unchanged, _Mapping]] = ...) -> None: ...
+    any: Conditions
+    all: Conditions
+    def __init__(self, compare: _Optional[_Union[Compare, _Mapping]] = ..., unchanged: _Optional[_Union[Unchanged, _Mapping]] = ..., any: _Optional[_Union[Conditions, _Mapping]] = ..., all: _Optional[_Union[Conditions, _Mapping]] = ...) -> None: ...
+
+class Conditions(_message.Message):
+    __slots__ = ("conditions",)
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    conditions: _containers.RepeatedCompositeFieldContainer[Condition]
+    def __init__(self, conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ...) -> None: ...
 
 class Compare(_message.Message):
-    __slots__ = ("key", "operator", "value", "exists", "version", "create_revision", "mod_revision")
+    __slots__ = ("key", "operator", "value", "exists", "version", "create_revision", "mod_revision", "number")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +182,7 @@ class Compare(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     MOD_REVISION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     operator: Operator
     value: bytes
@@ -167,7 +190,8 @@ class Compare(_message.Message):
     version: int
     create_revision: int
     mod_revision: int
-    def __init__(self, key: _Optional[bytes] = ..., operator: _Optional[_Union[Operator, str]] = ..., value: _Optional[bytes] = ..., exists: _Optional[bool] = ..., version: _Optional[int] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, key: _Optional[bytes] = ..., operator: _Optional[_Union[Operator, str]] = ..., value: _Optional[bytes] = ..., exists: _Optional[bool] = ..., version: _Optional[int] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Unchanged(_message.Message):
     __slots__ = ("range", "since")
@@ -178,13 +202,14 @@ class Unchanged(_message.Message):
     def __init__(self, range: _Optional[_Union[Range, _Mapping]] = ..., since: _Optional[int] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("get", "scan", "put", "delete", "delete_range", "append", "add", "min", "max")
+    __slots__ = ("get", "scan", "put", "delete", "delete_range", "append", "swap", "add", "min", "max")
     GET_FIELD_NUMBER: _ClassVar[int]
     SCAN_FIELD_NUMBER: _ClassVar[int]
     PUT_FIELD_NUMBER: _ClassVar[int]
     DELETE_FIELD_NUMBER: _ClassVar[int]
     DELETE_RANGE_FIELD_NUMBER: _ClassVar[int]
     APPEND_FIELD_NUMBER: _ClassVar[int]
+    SWAP_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     MIN_FIELD_NUMBER: _ClassVar[int]
     MAX_FIELD_NUMBER: _ClassVar[int]
@@ -194,10 +219,11 @@ class Operation(_message.Message):
     delete: Delete
     delete_range: DeleteRange
     append: Append
+    swap: Put
     add: Calculate
     min: Calculate
     max: Calculate
-    def __init__(self, get: _Optional[_Union[Get, _Mapping]] = ..., scan: _Optional[_Union[Scan, _Mapping]] = ..., put: _Optional[_Union[Put, _Mapping]] = ..., delete: _Optional[_Union[Delete, _Mapping]] = ..., delete_range: _Optional[_Union[DeleteRange, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., add: _Optional[_Union[Calculate, _Mapping]] = ..., min: _Optional[_Union[Calculate, _Mapping]] = ..., max: _Optional[_Union[Calculate, _Mapping]] = ...) -> None: ...
+    def __init__(self, get: _Optional[_Union[Get, _Mapping]] = ..., scan: _Optional[_Union[Scan, _Mapping]] = ..., put: _Optional[_Union[Put, _Mapping]] = ..., delete: _Optional[_Union[Delete, _Mapping]] = ..., delete_range: _Optional[_Union[DeleteRange, _Mapping]] = ..., append: _Optional[_Union[Append, _Mapping]] = ..., swap: _Optional[_Union[Put, _Mapping]] = ..., add: _Optional[_Union[Calculate, _Mapping]] = ..., min: _Optional[_Union[Calculate, _Mapping]] = ..., max: _Optional[_Union[Calculate, _Mapping]] = ...) -> None: ...
 
 class Get(_message.Message):
     __slots__ = ("key",)
@@ -236,12 +262,16 @@ class Append(_message.Message):
     def __init__(self, key: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class Calculate(_message.Message):
-    __slots__ = ("key", "operand")
+    __slots__ = ("key", "operand", "floor", "ceiling")
     KEY_FIELD_NUMBER: _ClassVar[int]
     OPERAND_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    CEILING_FIELD_NUMBER: _ClassVar[int]
     key: bytes
     operand: int
-    def __init__(self, key: _Optional[bytes] = ..., operand: _Optional[int] = ...) -> None: ...
+    floor: int
+    ceiling: int
+    def __init__(self, key: _Optional[bytes] = ..., operand: _Optional[int] = ..., floor: _Optional[int] = ..., ceiling: _Optional[int] = ...) -> None: ...
 
 class Scan(_message.Message):
     __slots__ = ("range", "limit", "limit_bytes", "reverse", "shape")

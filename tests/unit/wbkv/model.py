@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import operator
 import queue
 import random
 import struct
@@ -21,6 +22,7 @@ from wbkv.core.environment import Environment
 from wbkv.core.routing import Router
 from wbkv.links.tasks import AsyncLink
 from wbkv_proto.v1 import cluster_pb2 as cluster
+from wbkv_proto.v1 import error_pb2 as kv_error
 from wbkv_proto.v1 import kv_pb2 as kv
 from wbkv_proto.v1.error_pb2 import Error as ApiError
 
@@ -147,11 +149,19 @@ class ModelStore:
         revision = self._commit(dict.fromkeys(keys))
         return kv.DeleteResponse(header=self._header(revision), count=len(keys), resume=rest)
 
-    def _txn(self, request: kv.TxnRequest) -> kv.TxnResponse:
+    def _txn(self, request: kv.TxnRequest) -> kv.TxnResponse | Failure:
         unmet = [i for i, condition in enumerate(request.conditions) if not self._holds(condition)]
         writes: dict[bytes, bytes | None] = {}
         branch = request.otherwise if unmet else request.then
-        results = [self._perform(operation, writes) for operation in branch]
+        results = [self._perform(each, writes) for each in branch]
+        failures = [
+            kv_error.Failure(operation=at, fault=result.failed.fault, otherwise=bool(unmet))
+            for at, result in enumerate(results)
+            if result.HasField("failed")
+        ]
+        if failures and not request.allow_failures:
+            error = ApiError(kind=ApiError.OPERATION_FAILED, message="nothing was written", failures=failures)
+            return Failure(error, begun=True, heard=True)
         removed = frozenset(o.delete.key for o in branch if o.HasField("delete"))
         own = self._commit(writes, removed) if request.HasField("id") else 0
         return kv.TxnResponse(
@@ -164,19 +174,32 @@ class ModelStore:
             keys = range_of(condition.unchanged.range)
             since = condition.unchanged.since
             return not any(h[-1][0] > since for key, h in self.history.items() if key in keys)
+        if condition.HasField("any"):
+            return any(map(self._holds, condition.any.conditions))
+        if condition.HasField("all"):
+            return all(map(self._holds, condition.all.conditions))
         compare = condition.compare
         changed, value, created, version = self.at(compare.key)
         kind = compare.WhichOneof("operand")
         mine: Any = {
             "value": value, "exists": value is not None, "version": version, "create_revision": created,
             "mod_revision": changed if value is not None else 0,
+            "number": int(value) if value is not None and value.lstrip(b"-").isdigit() else None,
         }[kind or ""]  # fmt: skip
+        if kind == "number" and mine is None:
+            return False
         theirs = getattr(compare, kind or "")
         if compare.operator == kv.EQUAL:
             return bool(mine == theirs)
         if compare.operator == kv.NOT_EQUAL:
             return bool(mine != theirs)
-        return mine is not None and bool(mine < theirs if compare.operator == kv.LESS else mine > theirs)
+        if compare.operator == kv.STARTS_WITH:
+            return mine is not None and bool(mine.startswith(theirs))
+        ordered: dict[int, Callable[[Any, Any], Any]] = {
+            kv.LESS: operator.lt, kv.GREATER: operator.gt,
+            kv.LESS_EQUAL: operator.le, kv.GREATER_EQUAL: operator.ge,
+        }  # fmt: skip
+        return mine is not None and bool(ordered[compare.operator](mine, theirs))
 
     def _perform(self, operation: kv.Operation, writes: dict[bytes, bytes | None]) -> kv.OperationResult:
         kind = operation.WhichOneof("operation") or ""
@@ -198,6 +221,10 @@ class ModelStore:
             ]
             writes.update(dict.fromkeys(gone))
             return kv.OperationResult(deleted=kv.Deleted(count=len(gone)))
+        if kind == "swap":
+            previous = self.entry(asked.key)
+            writes[asked.key] = asked.value
+            return kv.OperationResult(got=kv.Got(entry=previous))
         if kind == "delete":
             writes[asked.key] = None
             return kv.OperationResult(deleted=kv.Deleted(count=int(self.entry(asked.key) is not None)))
@@ -209,6 +236,10 @@ class ModelStore:
         if old is not None and not old.lstrip(b"-").isdigit():
             return kv.OperationResult(failed=kv.Failed(fault=kv.NOT_A_NUMBER))
         number = int(old or 0) + asked.operand
+        if asked.HasField("floor") and number < asked.floor:
+            return kv.OperationResult(failed=kv.Failed(fault=kv.BELOW_FLOOR))
+        if asked.HasField("ceiling") and number > asked.ceiling:
+            return kv.OperationResult(failed=kv.Failed(fault=kv.ABOVE_CEILING))
         writes[asked.key] = b"%d" % number
         return kv.OperationResult(number=kv.Number(value=number))
 

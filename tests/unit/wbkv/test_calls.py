@@ -338,6 +338,7 @@ KINDS = {
     ApiError.PINNED: wbkv.Pinned, ApiError.REQUEST_MISMATCH: wbkv.RequestMismatch,
     ApiError.REQUEST_EXPIRED: wbkv.OutcomeUnknown, ApiError.WINDOW_FULL: wbkv.Unavailable,
     ApiError.REQUEST_FORGOTTEN: wbkv.OutcomeUnknown, ApiError.RESPONSE_TOO_LARGE: wbkv.ResponseTooLarge,
+    ApiError.OPERATION_FAILED: wbkv.OperationFailed,
     ApiError.INTERNAL: wbkv.ServerError, ApiError.KIND_UNSPECIFIED: wbkv.ServerError,
 }  # fmt: skip
 
@@ -364,6 +365,21 @@ def test_what_cannot_be_retried_is_raised_at_once(
     assert type(found.value) is (wbkv.Unavailable if never_begun else KINDS[kind])
     assert len(link.asked) == 1
     assert not clock.slept
+
+
+def test_an_abort_is_definite_also_after_an_attempt_without_an_answer(
+    link: ModelLink, requests: Requests[bytes]
+) -> None:
+    """The store keeps it as the request's result, and what it tells is as of a revision."""
+    answers = [
+        told(ApiError.UNAVAILABLE, retryable=True, same_id=True),
+        told(ApiError.OPERATION_FAILED, revision=777),
+    ]
+    link.before = lambda asked: answers.pop(0)
+    with pytest.raises(wbkv.OperationFailed):
+        drive(link, requests.number(wbkv.add("a", 1), None))
+    assert not answers
+    assert requests.calls.seen == 777
 
 
 @pytest.mark.parametrize("kind", [ApiError.REQUEST_EXPIRED, ApiError.REQUEST_FORGOTTEN])

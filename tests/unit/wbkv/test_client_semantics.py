@@ -72,7 +72,9 @@ def test_tasks_of_one_transaction_read_the_same(link: ModelLink, requests: Reque
 
 def test_tasks_of_one_transaction_add_up(link: ModelLink, requests: Requests[bytes]) -> None:
     attempt = Attempt(requests, None)
-    assert interleave(link, attempt.add("n", 1), attempt.add("n", 1), lambda: None) == [1, 2]
+    assert interleave(
+        link, attempt.add("n", 1, None, None), attempt.add("n", 1, None, None), lambda: None
+    ) == [1, 2]
     drive(link, attempt.commit())
     assert link.store.at(b"n")[1] == b"2"
 

@@ -26,8 +26,8 @@ def test_everything_exported_is_in_the_reference() -> None:
 
 
 def test_what_is_generated_follows_the_source() -> None:
-    found = page("<!-- reference: wbkv.add -->\nold\n<!-- end -->")
+    found = page("<!-- reference: wbkv.minimum -->\nold\n<!-- end -->")
     assert found.startswith(
-        "<!-- reference: wbkv.add -->\n\n### `wbkv.add`\n\n```py\ndef add(key: Key, amount: int"
+        "<!-- reference: wbkv.minimum -->\n\n### `wbkv.minimum`\n\n```py\ndef minimum(key: Key, operand: int"
     )
     assert "old" not in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -238,8 +239,119 @@ def test_a_single_operation_that_fails_is_raised(link: ModelLink, client: wbkv.C
     with pytest.raises(wbkv.OperationFailed) as found:
         client.add("n")
     assert found.value.fault == "not a number"
-    result = client.txn().then(wbkv.add("n", 1), wbkv.put("m", b"")).commit()
-    assert result.results == (wbkv.Failed("not a number"), None)
+
+
+def test_a_transaction_with_an_operation_that_fails_writes_nothing(
+    link: ModelLink, client: wbkv.Client[bytes]
+) -> None:
+    link.store.put(b"n", b"x")
+    operations = (wbkv.put("m", b""), wbkv.add("n", 1), wbkv.add("low", -1, floor=0))
+    with pytest.raises(wbkv.OperationFailed) as found:
+        client.txn().then(*operations).commit()
+    assert found.value.failures == (
+        wbkv.Failure(1, b"n", "not a number", otherwise=False),
+        wbkv.Failure(2, b"low", "below floor", otherwise=False),
+    )
+    assert str(found.value) == (
+        "operation 1 of then, add(b'n', 1): not a number; operation 2 of then, "
+        "add(b'low', -1, floor=0): below floor. Nothing was written"
+    )
+    assert client.get("m") is None
+    with pytest.raises(wbkv.OperationFailed) as of_otherwise:
+        client.txn().when(wbkv.exists("m")).otherwise(*operations).commit()
+    assert of_otherwise.value.failures[0] == wbkv.Failure(1, b"n", "not a number", otherwise=True)
+    alone = client.txn(allow_failures=True).then(*operations).commit()
+    assert alone.results == (None, wbkv.Failed("not a number"), wbkv.Failed("below floor"))
+    assert client.get("m") == b""
+
+
+def test_calls_that_depend_on_what_is_there(link: ModelLink, client: wbkv.Client[bytes]) -> None:
+    assert client.swap("a", b"1") is None
+    assert client.swap("a", b"2") == b"1"
+    assert client.put_if_absent("a", b"3") is False
+    assert client.put_if_absent("b", b"3") is True
+    assert client.compare_and_set("a", b"1", b"4") is False
+    assert client.compare_and_set("a", b"2", b"4") is True
+    assert client.get_many(["a", "b"]) == [b"4", b"3"]
+    assert client.add("n", 5, ceiling=5) == 5
+    for bounds, reason in (({"ceiling": 5}, "above ceiling"), ({"floor": 7}, "below floor")):
+        with pytest.raises(wbkv.OperationFailed, match=reason):
+            client.counter("n").add(1, **bounds)
+        with pytest.raises(wbkv.OperationFailed, match=reason), client.transaction() as tx:
+            tx.add("n", 1, **bounds)
+    assert client.get("n") == b"5"
+
+
+@pytest.mark.parametrize(
+    ("holds", "condition"),
+    [
+        (True, wbkv.number("n") >= 7), (True, wbkv.number("n") <= 7), (False, wbkv.number("n") < 7),
+        (True, wbkv.number("n") != 8), (False, wbkv.number("n") == 8), (True, wbkv.number("n") > -1),
+        (False, wbkv.number("none") != 8), (False, wbkv.number("w") != 8), (True, wbkv.version("n") <= 1),
+        (True, wbkv.value("w").starts_with(b"wo")), (False, wbkv.value("none").starts_with(b"")),
+        (True, wbkv.value("w") >= b"word"), (False, wbkv.value("w") <= b"wor"),
+        (True, wbkv.any_of(wbkv.exists("none"), wbkv.exists("n"))),
+        (False, wbkv.any_of(wbkv.exists("none"), wbkv.all_of(wbkv.exists("n"), wbkv.absent("w")))),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_conditions_on_values(
+    link: ModelLink,
+    client: wbkv.Client[bytes],
+    holds: bool,  # noqa: FBT001 - a case
+    condition: wbkv.Condition,
+) -> None:
+    link.store.put(b"n", b"7")
+    link.store.put(b"w", b"word")
+    assert client.txn().when(condition).then(wbkv.get("n")).commit().succeeded is holds
+
+
+ANY: Any = wbkv
+"""What callers without types may pass."""
+
+
+def nested(depth: int) -> wbkv.Condition:
+    condition = wbkv.exists("a")
+    for _ in range(depth):
+        condition = wbkv.all_of(condition)
+    return condition
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda: ANY.number("n") >= "5", TypeError, "the number of b'n' is an int, not comparable with '5'"),
+        (lambda: ANY.number("n") >= None, TypeError, "not comparable with None"),
+        (lambda: wbkv.number("n") >= 1 << 63, ValueError, "must be a number from -2^63 to 2^63 - 1, not 9"),
+        (lambda: wbkv.version("n") <= -1, ValueError, "must be a number from 0 to 2^63 - 1, not -1"),
+        (lambda: ANY.add("n", None), ValueError, "must be a signed 64-bit number, not None"),
+        (lambda: ANY.add("n", 1, floor="0"), ValueError, "floor for b'n' must be a signed 64-bit number"),
+        (lambda: wbkv.add("n", 1, floor=3, ceiling=2), ValueError, "floor 3 for b'n' is above the ceiling 2"),
+        (lambda: nested(9), ValueError, "nested 9 deep, and at most 8: flatten them"),
+        (wbkv.any_of, ValueError, "any_of needs at least one condition; leave it out"),
+        (wbkv.all_of, ValueError, "all_of needs at least one condition"),
+        (lambda: ANY.any_of(wbkv.get("a")), TypeError, "is not a wbkv condition"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_it_is_sent(
+    make: Callable[[], object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_comparison_with_none_is_refused(client: wbkv.Client[bytes]) -> None:
+    with pytest.raises(ValueError, match="use put_if_absent"):
+        client.compare_and_set("a", None, b"")  # type: ignore[arg-type]  # as untyped callers may
+
+
+def test_conditions_and_operations_show_what_they_are() -> None:
+    either = wbkv.any_of(wbkv.number("n") >= 1, wbkv.all_of(wbkv.value("v").starts_with(b"x"), nested(1)))
+    assert repr(either) == (
+        "any_of(number(b'n') >= 1, all_of(value(b'v').starts_with(b'x'), all_of(exists(b'a') == True)))"
+    )
+    assert repr(nested(8)).count("all_of") == 8
 
 
 def test_one_transaction(link: ModelLink, client: wbkv.Client[bytes]) -> None:

@@ -18,12 +18,22 @@ from kvstore.machine import (
     Placement,
     Request,
     Store,
+    merge,
     versions,
 )
 from kvstore.machine.commands import Command, Compact, Pin, Tick, Unpin
 from kvstore.machine.operations import scan
 from kvstore.machine.request import REVISION_MAX, Get, Range, ReadOperation, Scan, Transaction
-from kvstore.machine.results import Got, KeyValue, OperationResult, Outcome, Refusal, Refused, Result
+from kvstore.machine.results import (
+    Aborted,
+    Got,
+    KeyValue,
+    OperationResult,
+    Outcome,
+    Refusal,
+    Refused,
+    Result,
+)
 from kvstore.store.errors import (
     Compacted,
     DeadlinePassed,
@@ -34,6 +44,7 @@ from kvstore.store.errors import (
     RequestForgotten,
     RequestMismatch,
     StoreError,
+    TransactionAborted,
     Unavailable,
     WindowFull,
 )
@@ -152,9 +163,11 @@ class MemoryService:
     ) -> asyncio.Future[Committed]:
         def execute() -> Committed:
             gts, outcome = self._order(transaction, identity)
+            if isinstance(outcome, Aborted):
+                raise TransactionAborted(outcome.failures, in_then=outcome.in_then, revision=gts)
             assert isinstance(outcome, Outcome)
-            results = tuple(result for _, result in outcome.results)
-            return Committed(gts, self.revision, outcome.succeeded, outcome.unmet, results)
+            merged = merge(transaction, self.placement, {GROUP: outcome})
+            return Committed(gts, self.revision, merged.succeeded, merged.unmet, merged.results)
 
         return self._begin(execute, timeout_s)
 

@@ -7,6 +7,7 @@ from typing import Any, assert_never
 from hypothesis import strategies as st
 from wbkv_proto.v1 import kv_pb2 as kv
 
+from kvstore.machine.formula import Combined, roots_of
 from kvstore.machine.request import (
     INT64_MAX,
     INT64_MIN,
@@ -19,6 +20,7 @@ from kvstore.machine.request import (
     Delete,
     DeleteRange,
     Get,
+    Limits,
     Operation,
     Operator,
     Put,
@@ -26,6 +28,7 @@ from kvstore.machine.request import (
     Scan,
     Shape,
     Subject,
+    Swap,
     Transaction,
     Unchanged,
 )
@@ -33,10 +36,18 @@ from kvstore.machine.request import (
 
 def txn(transaction: Transaction) -> kv.TxnRequest:
     """A transaction's request."""
+    conditions = [condition(each) for each in transaction.conditions]
+    inner: set[int] = set()
+    for node in transaction.formula:
+        combined = kv.Conditions(conditions=[conditions[member] for member in node.members])
+        inner.update(node.members)
+        conditions.append(kv.Condition(any=combined) if node.any else kv.Condition(all=combined))
+    roots = roots_of(len(transaction.conditions), transaction.formula)
     return kv.TxnRequest(
-        conditions=map(condition, transaction.conditions),
+        conditions=[conditions[root] for root in roots],
         then=map(operation, transaction.then),
         otherwise=map(operation, transaction.otherwise),
+        allow_failures=transaction.allow_failures,
     )
 
 
@@ -68,6 +79,8 @@ def operation(operation: Operation) -> kv.Operation:
             return kv.Operation(get=kv.Get(key=operation.key))
         case Put():
             return kv.Operation(put=kv.Put(key=operation.key, value=operation.value))
+        case Swap():
+            return kv.Operation(swap=kv.Put(key=operation.key, value=operation.value))
         case Delete():
             return kv.Operation(delete=kv.Delete(key=operation.key))
         case Append():
@@ -75,7 +88,12 @@ def operation(operation: Operation) -> kv.Operation:
         case Calculate():
             found = kv.Operation()
             getattr(found, operation.arithmetic.value).CopyFrom(
-                kv.Calculate(key=operation.key, operand=operation.operand)
+                kv.Calculate(
+                    key=operation.key,
+                    operand=operation.operand,
+                    floor=operation.floor,
+                    ceiling=operation.ceiling,
+                )
             )
             return found
         case DeleteRange(asked, limit):
@@ -94,7 +112,7 @@ def operation(operation: Operation) -> kv.Operation:
             assert_never(operation)
 
 
-def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes]) -> Any:
+def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes], limits: Limits) -> Any:
     """Transactions that are well formed, but for the sizes of keys and values."""
     ranges = st.one_of(
         st.builds(Range.of_prefix, keys),
@@ -104,10 +122,11 @@ def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes
     )
     numbers = st.integers(INT64_MIN, INT64_MAX)
     revisions = st.integers(0, REVISION_MAX)
-    operators = st.sampled_from(Operator)
+    operators = st.sampled_from([each for each in Operator if each is not Operator.STARTS_WITH])
     numbered = st.sampled_from([Subject.VERSION, Subject.CREATE_REVISION, Subject.MOD_REVISION])
     conditions = st.one_of(
-        st.builds(Compare, keys, st.just(Subject.VALUE), operators, values),
+        st.builds(Compare, keys, st.just(Subject.VALUE), st.sampled_from(Operator), values),
+        st.builds(Compare, keys, st.just(Subject.NUMBER), operators, numbers),
         st.builds(
             Compare,
             keys,
@@ -122,8 +141,17 @@ def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes
         st.builds(Get, keys),
         st.builds(Put, keys, values),
         st.builds(Delete, keys),
-        st.builds(Append, keys, values),
+        st.builds(Append, keys, values, st.just(limits.value_bytes)),
+        st.builds(Swap, keys, values),
         st.builds(Calculate, keys, st.sampled_from(Arithmetic), numbers),
+        st.builds(
+            Calculate,
+            keys,
+            st.just(Arithmetic.ADD),
+            numbers,
+            st.none() | st.integers(INT64_MIN, 0),
+            st.none() | st.integers(0, INT64_MAX),
+        ),
         st.builds(
             Scan,
             ranges,
@@ -133,8 +161,23 @@ def transactions(keys: st.SearchStrategy[bytes], values: st.SearchStrategy[bytes
             st.sampled_from(Shape),
         ),
     )
-    then = st.lists(operations | st.builds(DeleteRange, ranges, st.integers(0, 9)), max_size=4)
-    otherwise = st.lists(operations | st.builds(DeleteRange, ranges, st.integers(1, 9)), max_size=4)
-    return st.builds(
-        Transaction, st.lists(conditions, max_size=4).map(tuple), then.map(tuple), otherwise.map(tuple)
+    branch = st.lists(operations | st.builds(DeleteRange, ranges, st.integers(0, 9)), max_size=4).map(tuple)
+    return st.lists(conditions, max_size=4).flatmap(
+        lambda found: st.builds(
+            Transaction, st.just(tuple(found)), branch, branch, formulas(len(found)), st.booleans()
+        )
     )
+
+
+def formulas(conditions: int) -> st.SearchStrategy[tuple[Combined, ...]]:
+    """Formulas as messages have them: what is combined stands side by side."""
+    if conditions < 2:
+        return st.just(())
+    first = st.builds(Combined, st.booleans(), st.integers(1, conditions).map(lambda n: tuple(range(n))))
+    twice = st.tuples(first, st.booleans()).map(
+        lambda made: (
+            made[0],
+            Combined(made[1], (conditions, *range(len(made[0].members), conditions))),
+        )
+    )
+    return st.just(()) | first.map(lambda node: (node,)) | twice

@@ -29,6 +29,14 @@ def absent(key: bytes) -> kv.Condition:
     return kv.Condition(compare=kv.Compare(key=key, operator=kv.EQUAL, exists=False))
 
 
+def exists(key: bytes) -> kv.Condition:
+    return kv.Condition(compare=kv.Compare(key=key, operator=kv.EQUAL, exists=True))
+
+
+def compare(key: bytes, operator: kv.Operator, **operand: Any) -> kv.Condition:
+    return kv.Condition(compare=kv.Compare(key=key, operator=operator, **operand))
+
+
 def request_id(client: int, sequence: int, **fields: int) -> kv.RequestId:
     return kv.RequestId(client=client, sequence=sequence, **fields)
 
@@ -70,7 +78,7 @@ async def transactions(client: Client) -> None:
             kv.Operation(min=kv.Calculate(key=keys[1], operand=5)),
             get(keys[1]),
         ],
-        otherwise=[get(keys[7]), kv.Operation(add=kv.Calculate(key=keys[0], operand=-(1 << 63)))],
+        otherwise=[get(keys[7])],
     )
     first = await client.kv.Txn(request)
     assert first.succeeded
@@ -82,7 +90,6 @@ async def transactions(client: Client) -> None:
     assert not second.succeeded
     assert [unmet.condition for unmet in second.unmet] == list(range(8))
     assert second.results[0].got.entry.value == b"1"
-    assert second.results[1].failed.fault == kv.OVERFLOW
     unchanged = kv.TxnRequest(
         conditions=[
             kv.Condition(
@@ -97,6 +104,59 @@ async def transactions(client: Client) -> None:
     assert third.succeeded
     assert third.results[0].deleted.count == 8
     assert not (await client.kv.Txn(unchanged)).succeeded
+
+
+async def aborted_transactions(client: Client) -> None:
+    """A write that cannot be performed aborts its transaction; with `allow_failures` it fails alone."""
+    keys = [PREFIX + b"abort%d" % i for i in range(8)]
+    await client.kv.Txn(kv.TxnRequest(then=[put(key, b"word") for key in keys[4:]]))
+    low = kv.Operation(add=kv.Calculate(key=keys[0], operand=-3, floor=0))
+    wrong = [kv.Operation(add=kv.Calculate(key=key, operand=1)) for key in keys[4:]]
+    request = kv.TxnRequest(then=[get(keys[0]), *(put(key, b"1") for key in keys[1:4]), low, *wrong])
+    code, error = await fails(client.kv.Txn(request))
+    assert (code, error.kind) == (grpc.StatusCode.FAILED_PRECONDITION, Error.OPERATION_FAILED)
+    assert "nothing was written: operation 4 of `then` cannot be performed (below floor)" in error.message
+    assert [(each.operation, each.fault, each.otherwise) for each in error.failures] == [
+        (4, kv.BELOW_FLOOR, False), *((at, kv.NOT_A_NUMBER, False) for at in range(5, 9)),
+    ]  # fmt: skip
+    found = await client.kv.Txn(kv.TxnRequest(then=[get(key) for key in keys]))
+    assert [result.got.HasField("entry") for result in found.results] == [False] * 4 + [True] * 4
+    otherwise = kv.TxnRequest(conditions=[exists(keys[0])], then=[get(keys[1])], otherwise=[wrong[0]])
+    code, error = await fails(client.kv.Txn(otherwise))
+    assert [(each.operation, each.fault, each.otherwise) for each in error.failures] == [
+        (0, kv.NOT_A_NUMBER, True)
+    ]
+    request.allow_failures = True
+    alone = await client.kv.Txn(request)
+    assert alone.succeeded
+    kinds = [result.WhichOneof("result") for result in alone.results]
+    assert kinds == ["got", "written", "written", "written", *["failed"] * 5]
+    assert (await client.kv.Get(kv.GetRequest(key=keys[1]))).entry.value == b"1"
+
+
+async def conditions(client: Client) -> None:
+    """Numbers, prefixes, any and all; what was there before a swap."""
+    keys = [PREFIX + b"cond%d" % i for i in range(6)]
+    await client.kv.Txn(kv.TxnRequest(then=[put(keys[0], b"7"), put(keys[1], b"user/7")]))
+    seven = compare(keys[0], kv.GREATER_EQUAL, number=7)
+    word = compare(keys[1], kv.LESS, number=100)
+    user = compare(keys[1], kv.STARTS_WITH, value=b"user/")
+    missing = compare(keys[2], kv.NOT_EQUAL, number=0)
+    assert (await client.kv.Txn(kv.TxnRequest(conditions=[seven, user]))).succeeded
+    for wrong in (word, missing):
+        assert not (await client.kv.Txn(kv.TxnRequest(conditions=[wrong]))).succeeded
+    either = kv.Condition(any=kv.Conditions(conditions=[word, missing, seven]))
+    both = kv.Condition(all=kv.Conditions(conditions=[seven, either]))
+    swap = kv.Operation(swap=kv.Put(key=keys[3], value=b"new"))
+    first = await client.kv.Txn(kv.TxnRequest(conditions=[user, both], then=[swap]))
+    assert first.succeeded
+    assert not first.unmet
+    assert not first.results[0].got.HasField("entry")
+    neither = kv.Condition(any=kv.Conditions(conditions=[word, missing]))
+    second = await client.kv.Txn(kv.TxnRequest(conditions=[user, neither, word], otherwise=[swap]))
+    assert [unmet.condition for unmet in second.unmet] == [1, 2]
+    before = second.results[0].got.entry
+    assert (before.value, before.mod_revision) == (b"new", first.header.transaction_revision)
 
 
 async def reads_in_transactions(client: Client) -> None:
@@ -462,6 +522,8 @@ async def at_once(client: Client) -> None:
 SCENARIOS = (
     single_keys,
     transactions,
+    aborted_transactions,
+    conditions,
     reads_in_transactions,
     repeated_requests,
     scans,

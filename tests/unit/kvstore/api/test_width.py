@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 from wbkv_proto.v1 import kv_pb2 as kv
@@ -32,11 +32,22 @@ def field(number: int, content: bytes) -> bytes:
         (kv.TxnRequest, b"\xfa\x7f\x00" * (FIELDS + 1)),
         (kv.TxnRequest, b"\x30\x01" * (FIELDS + 1)),
         (kv.TxnRequest, field(2, b"\x0a\x00\x2a\x00" * (FIELDS // 2)) + b"\x12\x00"),
+        (kv.TxnRequest, field(1, field(3, field(1, field(3, b"\x0a\x00" * (FIELDS + 1)))))),
         (kv.WatchRequest, field(5, b"\x01" * (2 * FIELDS))),
         (session.SessionRequest, field(1, field(5, b"\x12\x00" * FIELDS))),
         (session.SessionRequest, b"".join(field(1, b"\x2a\x04\x12\x00\x12\x00") for _ in range(FIELDS // 3))),
     ],
-    ids=["operations", "another kind", "unknown", "numbers", "within", "packed", "session", "many small"],
+    ids=[
+        "operations",
+        "another kind",
+        "unknown",
+        "numbers",
+        "within",
+        "conditions",
+        "packed",
+        "session",
+        "many small",
+    ],
 )
 def test_too_many_fields(kind: type[Message], raw: bytes) -> None:
     with pytest.raises(LimitExceeded, match="131,072 fields"):
@@ -53,6 +64,16 @@ def test_the_largest_transaction_and_the_largest_message_of_the_sdk_are_not_too_
     message = session.SessionRequest(calls=calls)
     assert message.ByteSize() > 256 << 10
     check_width(session.SessionRequest, message.SerializeToString())
+
+
+def test_what_is_nested_too_deeply_for_a_parser_is_left_to_it() -> None:
+    raw = b"\x0a\x00" * FIELDS
+    for _ in range(500):
+        raw = field(1, field(3, raw))
+    deep = field(1, field(3, raw))
+    check_width(kv.TxnRequest, deep)
+    with pytest.raises(DecodeError):
+        kv.TxnRequest.FromString(deep)
 
 
 @given(st.binary(max_size=200))

@@ -104,7 +104,7 @@ class World:
                 if isinstance(said, Vote):
                     group.votes.append(said)
                 elif said is not None:
-                    group.machine.outcome(gts, succeeded=said)
+                    group.machine.outcome(gts, said)
 
     def note(self, group: Group) -> None:
         effects = group.machine.drain()

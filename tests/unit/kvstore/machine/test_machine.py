@@ -39,7 +39,10 @@ from kvstore.machine.request import (
 from kvstore.machine.results import (
     DONE,
     WRITTEN,
+    Aborted,
+    Decision,
     Failed,
+    Failure,
     Fault,
     Got,
     KeyValue,
@@ -103,14 +106,14 @@ class Group:
         self.machine = Machine(group, self.store, state or MachineState(PLACEMENT))
         self.results: dict[int, Result] = {}
         self.votes: list[tuple[int, bool, tuple[GroupId, ...]]] = []
-        self.outcomes: list[tuple[int, bool]] = []
+        self.outcomes: list[tuple[int, Decision]] = []
         self.drain()
 
     def drain(self) -> Effects:
         effects = self.machine.drain()
         self.results |= {e.delivered.gts >> 10: e.result for e in effects.results}
         self.votes += [(vote.gts >> 10, vote.yes, groups) for vote, groups in effects.votes]
-        self.outcomes += [(gts >> 10, succeeded) for gts, _, succeeded in effects.outcomes]
+        self.outcomes += [(gts >> 10, decision) for gts, _, decision in effects.outcomes]
         return effects
 
     def deliver(self, time: int, command: Command, destinations: str = "A") -> Effects:
@@ -121,8 +124,8 @@ class Group:
         self.machine.vote(Vote(ts(time), mid(time), group, yes))
         return self.drain()
 
-    def outcome(self, time: int, *, succeeded: bool) -> Effects:
-        self.machine.outcome(ts(time), succeeded=succeeded)
+    def outcome(self, time: int, decision: Decision) -> Effects:
+        self.machine.outcome(ts(time), decision)
         return self.drain()
 
     def restarted(self) -> Group:
@@ -231,8 +234,8 @@ def test_an_outcome_that_cannot_be() -> None:
     """A transaction has not succeeded whose conditions do not hold here."""
     g = Group()
     g.deliver(1, Transaction((exists(b"b"), exists(b"n")), (Put(b"a", b"then"),)), "AB")
-    with pytest.raises(PeerViolation, match="is reported as succeeded, but has not"):
-        g.machine.outcome(ts(1), succeeded=True)
+    with pytest.raises(PeerViolation, match="is reported as THEN, and was not decided so"):
+        g.machine.outcome(ts(1), Decision.THEN)
     assert g.value(b"a") is None
 
 
@@ -378,7 +381,7 @@ def test_what_is_removed_leaves_with_compaction() -> None:
     g.deliver(1, then(Put(b"a", b""), Put(b"b", b"")))
     g.deliver(2, then(Delete(b"a"), Put(b"d", b""), Delete(b"d")))
     g.deliver(3, add(b"b"))
-    assert g.results[3] == Outcome(succeeded=True, unmet=(), results=((0, Failed(Fault.NOT_A_NUMBER)),))
+    assert g.results[3] == Aborted(in_then=True, failures=(Failure(0, Fault.NOT_A_NUMBER),))
     assert [r for r, _ in g.store.history.items(0, None)] == [ts(1), ts(2)], "3 has written nothing"
     assert [key for key, _ in g.store.latest.items(b"", None)] == [b"a", b"b"], "d was never there"
     g.deliver(4, Compact(ts(3)))
@@ -615,67 +618,71 @@ def test_outcomes_are_told_to_those_who_come_late() -> None:
     g.deliver(1, mine, "AB")
     g.deliver(2, WAITS_FOR_B, "AB")
     g.deliver(3, Transaction((exists(b"a"), exists(b"n")), (), ()), "AB")
-    assert g.machine.known_of(ts(1)) is False
+    assert g.machine.known_of(ts(1)) is Decision.OTHERWISE
     assert g.machine.known_of(ts(2)) is None, "it has no say"
     assert g.machine.known_of(ts(3)) is None, "it waits for a"
     assert g.outcomes == [], "replicas of this group find it out alone"
     assert g.machine.open_votes() == [(ts(2), FROM_B), (ts(3), FROM_B)]
     g.vote(2, B, yes=True)
-    assert g.machine.known_of(ts(2)) is True
+    assert g.machine.known_of(ts(2)) is Decision.THEN
     assert g.machine.known_of(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
     assert g.machine.open_votes() == [(ts(3), FROM_B)]
     restored = g.restarted()
-    assert restored.machine.known_of(ts(1)) is False
-    assert restored.machine.known_of(ts(2)) is True
+    assert restored.machine.known_of(ts(1)) is Decision.OTHERWISE
+    assert restored.machine.known_of(ts(2)) is Decision.THEN
     assert restored.machine.known_of(ts(3)) == Vote(ts(3), mid(3), A, yes=True)
-    g.outcome(3, succeeded=True)
-    assert g.outcomes == [(2, True), (3, True)]
+    g.outcome(3, Decision.THEN)
+    assert g.outcomes == [(2, Decision.THEN), (3, Decision.THEN)]
     assert isinstance(g.results[3], Outcome)
     g.machine.forget_outcomes(ts(3), keep=3)
-    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [False, True, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [
+        Decision.OTHERWISE,
+        Decision.THEN,
+        Decision.THEN,
+    ]
     g.machine.forget_outcomes(ts(3), keep=2)
-    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, True, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, Decision.THEN, Decision.THEN]
     g = g.restarted()
     g.machine.forget_outcomes(ts(3), keep=0)
-    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, None, True]
+    assert [g.machine.known_of(ts(time)) for time in (1, 2, 3)] == [None, None, Decision.THEN]
 
 
 def test_outcomes_come_before_their_message_and_twice() -> None:
     g = Group()
-    g.outcome(1, succeeded=False)
-    g.outcome(1, succeeded=False)
+    g.outcome(1, Decision.OTHERWISE)
+    g.outcome(1, Decision.OTHERWISE)
     g.deliver(1, WAITS_FOR_B, "AB")
     assert g.value(b"a") == b"otherwise"
-    g.outcome(1, succeeded=False)
+    g.outcome(1, Decision.OTHERWISE)
     g.deliver(2, WAITS_FOR_B, "AB")
     g.deliver(3, WAITS_FOR_B, "AB")
-    g.outcome(3, succeeded=True)
-    assert g.machine.known_of(ts(3)) is True, "known, though 2 is not executed"
+    g.outcome(3, Decision.THEN)
+    assert g.machine.known_of(ts(3)) is Decision.THEN, "known, though 2 is not executed"
     assert g.machine.open_votes() == [(ts(2), FROM_B)]
     assert 3 not in g.results
-    g.outcome(2, succeeded=True)
+    g.outcome(2, Decision.THEN)
     assert g.value(b"a") == b"then"
 
 
 def test_outcomes_that_cannot_be() -> None:
     """They are the fault of the peer that sends them, and change nothing."""
     g = Group()
-    g.outcome(1, succeeded=False)
-    with pytest.raises(PeerViolation, match="both as succeeded and as failed"):
-        g.machine.outcome(ts(1), succeeded=True)
+    g.outcome(1, Decision.OTHERWISE)
+    with pytest.raises(PeerViolation, match="reported both as"):
+        g.machine.outcome(ts(1), Decision.THEN)
     g.deliver(1, WAITS_FOR_B, "AB")
-    with pytest.raises(PeerViolation, match="is reported as succeeded, but has not"):
-        g.machine.outcome(ts(1), succeeded=True)
+    with pytest.raises(PeerViolation, match="is reported as THEN, and was not decided so"):
+        g.machine.outcome(ts(1), Decision.THEN)
     g.deliver(2, WAITS_FOR_B, "AB")
-    g.outcome(2, succeeded=True)
-    with pytest.raises(PeerViolation, match="contradicts the outcome"):
+    g.outcome(2, Decision.THEN)
+    with pytest.raises(PeerViolation, match="contradicts the decision THEN"):
         g.machine.vote(Vote(ts(2), mid(2), B, yes=False))
     g.vote(1, B, yes=True)
     g.vote(3, B, yes=False)
-    with pytest.raises(PeerViolation, match="a group has voted against it"):
-        g.machine.outcome(ts(3), succeeded=True)
-    g.outcome(4, succeeded=True)
-    with pytest.raises(PeerViolation, match="contradicts the reported outcome"):
+    with pytest.raises(PeerViolation, match="a group's vote contradicts"):
+        g.machine.outcome(ts(3), Decision.THEN)
+    g.outcome(4, Decision.THEN)
+    with pytest.raises(PeerViolation, match="contradicts the reported decision THEN"):
         g.machine.vote(Vote(ts(4), mid(4), B, yes=False))
     g.deliver(3, WAITS_FOR_B, "AB")
     assert g.value(b"a") == b"otherwise"
@@ -696,7 +703,7 @@ def test_an_early_vote_for_another_message_does_not_count() -> None:
 
 def test_what_this_replica_knows_counts_more_than_a_report() -> None:
     g = Group()
-    g.outcome(1, succeeded=True)  # before it can be compared with anything
+    g.outcome(1, Decision.THEN)  # before it can be compared with anything
     both = (exists(b"a"), exists(b"n"))
     g.deliver(1, Transaction(both, (Put(b"a", b"then"),), (Put(b"a", b"otherwise"),)), "AB")
     assert g.value(b"a") == b"otherwise"
@@ -757,13 +764,16 @@ def test_a_tick_moves_an_idle_group() -> None:
     assert list(g.machine.versions.changes(0)) == []
 
 
-def test_errors_of_operations_abort_nothing() -> None:
+def test_an_error_of_an_operation_aborts_its_transaction() -> None:
     g = Group()
     top = (1 << 63) - 1
-    g.deliver(
-        1, then(Calculate(b"a", Arithmetic.MAX, top), Calculate(b"a", Arithmetic.ADD, 1), Put(b"b", b""))
-    )
-    assert g.results[1] == Outcome(
+    operations = (Calculate(b"a", Arithmetic.MAX, top), Calculate(b"a", Arithmetic.ADD, 1), Put(b"b", b""))
+    g.deliver(1, then(*operations))
+    assert g.results[1] == Aborted(in_then=True, failures=(Failure(1, Fault.OVERFLOW),))
+    assert (g.value(b"a"), g.value(b"b")) == (None, None)
+    assert list(g.store.history.items(0, None)) == []
+    g.deliver(2, Transaction((), operations, allow_failures=True))
+    assert g.results[2] == Outcome(
         succeeded=True, unmet=(), results=((0, Number(top)), (1, Failed(Fault.OVERFLOW)), (2, WRITTEN))
     )
     assert g.value(b"a") == b"9223372036854775807"

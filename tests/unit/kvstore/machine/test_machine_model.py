@@ -9,6 +9,7 @@ rows, reads that see what was delivered and nothing else, and nothing waits for 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,12 +25,24 @@ from kvstore.machine.commands import Command
 from kvstore.machine.machine import Machine
 from kvstore.machine.placement import GroupShare, Placement, share_of
 from kvstore.machine.request import Condition, Footprint, Operation, Range, Transaction
-from kvstore.machine.results import Deleted, Failed, Fault, KeyValue, Outcome, Refusal, Refused, Result
+from kvstore.machine.results import (
+    Aborted,
+    Decision,
+    Deleted,
+    Failed,
+    Fault,
+    KeyValue,
+    Outcome,
+    Refusal,
+    Refused,
+    Result,
+)
 from kvstore.machine.state import Executed, MachineState, Store, Vote
 from kvstore.machine.versions import Compacted, NotYet
 from kvstore.simulation.model import Model, ordered
-from multicast.errors import InvariantBroken
+from multicast.errors import InvariantBroken, PeerViolation
 from multicast.types import GroupId, Timestamp
+from tests.sim import abort_mutants as aborts
 from tests.sim import store_mutants as mutants
 from tests.unit.kvstore.machine.workload import KEYS, LIMITS, WINDOW, Workload, some_range, some_workload
 
@@ -67,12 +80,14 @@ class Replica:
         self.group = group
         self.model = model.groups[group]
         self.messages = [m for m in workload.messages if group in m.destinations]
-        self.facts: list[Vote | tuple[Timestamp, bool]] = []
+        self.facts: list[Vote | tuple[Timestamp, Decision]] = []
         self.reads: dict[int, tuple[Timestamp, Footprint]] = {}
         self.answers: dict[int, Result | Refusal] = {}
         self.disk = (Store(), MachineState(placement))
         self.crashes = -1
         self.slice_rows = slice_rows
+        self.limits = dataclasses.replace(LIMITS, value_bytes=20 + 10 * (slice_rows % 3))
+        """What nodes are configured with may differ: it must not decide."""
         self.restart()
 
     def restart(self) -> None:
@@ -81,7 +96,7 @@ class Replica:
         self.store = copy_of(store)
         self.reads.clear()
         state = decode_machine_state(encode_machine_state(state))
-        self.machine = Machine(self.group, self.store, state, LIMITS, WINDOW, slice_rows=self.slice_rows)
+        self.machine = Machine(self.group, self.store, state, self.limits, WINDOW, slice_rows=self.slice_rows)
 
     def save(self) -> None:
         self.disk = (copy_of(self.store), self.machine.state())
@@ -95,11 +110,11 @@ class Replica:
     def deliver(self) -> None:
         self.machine.deliver(self.messages[self.next()])
 
-    def hear(self, fact: Vote | tuple[Timestamp, bool]) -> None:
+    def hear(self, fact: Vote | tuple[Timestamp, Decision]) -> None:
         if isinstance(fact, Vote):
             self.machine.vote(fact)
         else:
-            self.machine.outcome(fact[0], succeeded=fact[1])
+            self.machine.outcome(fact[0], fact[1])
 
     def read(self, rng: random.Random) -> None:
         keys = tuple(rng.sample(KEYS, rng.choice([1, 2])))
@@ -224,10 +239,10 @@ class World:
                 for other in self.replicas:
                     if other.group in groups and self.rng.random() < 0.9:
                         other.facts.append(vote)
-            for gts, _, succeeded in effects.outcomes:
+            for gts, _, decision in effects.outcomes:
                 for other in self.replicas:
                     if other.group == replica.group and self.rng.random() < 0.5:
-                        other.facts.append((gts, succeeded))
+                        other.facts.append((gts, decision))
             for token in effects.reads:
                 replica.check_read(token)
             if not effects.reads:
@@ -241,7 +256,7 @@ class World:
                 said = other.machine.known_of(gts)
                 if isinstance(said, Vote) and other.group in groups:
                     replica.facts.append(said)
-                elif isinstance(said, bool):
+                elif isinstance(said, Decision):
                     replica.facts.append((gts, said))
 
     def step(self) -> None:
@@ -332,12 +347,14 @@ def test_random_workloads_reach_the_limits_of_ranges() -> None:
             model.execute(message)
         for group in model.groups.values():
             for _, answer in group.answers:
+                if isinstance(answer, Aborted):
+                    found["aborted"] += any(each.fault is Fault.TOO_MANY_ROWS for each in answer.failures)
                 if isinstance(answer, Outcome):
                     found["unmet"] += any(each.fault is Fault.TOO_MANY_ROWS for each in answer.unmet)
                     for _, result in answer.results:
                         found["failed"] += result == Failed(Fault.TOO_MANY_ROWS)
                         found["partly"] += isinstance(result, Deleted) and bool(result.resume)
-    assert all(found[kind] >= 5 for kind in ("unmet", "failed", "partly")), found
+    assert all(found[kind] >= 5 for kind in ("unmet", "aborted", "failed", "partly")), found
 
 
 def judges_deletes_alone(patch: pytest.MonkeyPatch) -> None:
@@ -362,15 +379,21 @@ def mutated(mutant: type[Machine]) -> Callable[[pytest.MonkeyPatch], None]:
         mutated(mutants.WritesWithEverySlice),
         mutated(mutants.ReleasesLocksEarly),
         mutated(mutants.ReadsWhatHasPassedIt),
+        aborts.ignores_votes_on_failures,
+        aborts.executes_before_all_have_said,
+        aborts.reads_the_previous_value_afterwards,
+        mutated(aborts.TriesAtDelivery),
+        mutated(aborts.TriesWithoutOverlay),
+        mutated(aborts.OwnLimitDecides),
     ],
 )
-def test_sabotages_of_slices_and_limits_are_caught(
+def test_sabotages_are_caught(
     sabotage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sabotage(monkeypatch)
     for seed in range(60):
         try:
             run(random.Random(seed), 40, 500)
-        except (AssertionError, InvariantBroken):
+        except (AssertionError, InvariantBroken, PeerViolation):
             return
     pytest.fail("it came through all seeds")

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kvstore.machine.placement import SHORT, WRITES, Placement, Scheme, _split, share_of, slot_token, tag_of
 from kvstore.machine.request import (
-    Append,
     Compare,
     Delete,
     Get,
@@ -118,14 +117,14 @@ def test_the_first_token_that_moves() -> None:
 
 
 OPERATIONS = st.sampled_from((b"a", b"{g}a", b"h", b"p", b"q")).flatmap(
-    lambda key: st.sampled_from((Put(key, b""), Get(key), Delete(key), Append(key, b"")))
+    lambda key: st.sampled_from((Put(key, b""), Get(key), Delete(key)))
 )
 
 
 @settings(deadline=None)
 @given(st.lists(OPERATIONS, max_size=5), st.sampled_from((ORDERED, HASHED)), st.sampled_from(((A,), (A, B))))
 def test_the_share_of_points_is_that_of_any_transaction(
-    operations: list[Put | Get | Delete | Append], placement: Placement, destinations: tuple[GroupId, ...]
+    operations: list[Put | Get | Delete], placement: Placement, destinations: tuple[GroupId, ...]
 ) -> None:
     """It is found by another way than that of transactions with conditions, ranges or two branches."""
     share = share_of(Transaction((), tuple(operations)), placement, A, destinations)

@@ -19,6 +19,7 @@ ALLOWED = {
     "heapq",
     "itertools",
     "msgspec",
+    "msgspec.structs",
     "multicast.errors",
     "multicast.types",
     "operator",

@@ -14,7 +14,6 @@ from kvstore.machine.request import (
     Delete,
     DeleteRange,
     Get,
-    InvalidRequest,
     LimitExceeded,
     Limits,
     Operation,
@@ -26,7 +25,7 @@ from kvstore.machine.request import (
     Unchanged,
     validate,
 )
-from kvstore.machine.results import WRITTEN, Deleted, Failed, Fault, Outcome, Scanned, Unmet
+from kvstore.machine.results import WRITTEN, Aborted, Deleted, Failed, Failure, Fault, Outcome, Scanned, Unmet
 from kvstore.machine.slices import Overlay
 from kvstore.machine.state import Effects, MachineState, Store, Vote
 from tests.unit.kvstore.machine.test_machine import PLACEMENT, A, B, message, mid, then, ts
@@ -54,6 +53,10 @@ def execute(machine: Machine, time: int, command: Command) -> Any:
     drive(machine)
     (executed,) = machine.drain().results
     return executed.result
+
+
+def too_many(operation: int) -> Aborted:
+    return Aborted(in_then=True, failures=(Failure(operation, Fault.TOO_MANY_ROWS),))
 
 
 def results(machine: Machine, time: int, *operations: Operation) -> list[Any]:
@@ -196,11 +199,11 @@ def test_removed_keys_count_until_they_are_compacted() -> None:
 
 def test_a_delete_of_too_many_keys_does_nothing() -> None:
     machine = machine_of(SMALL)
-    outcome = execute(machine, 2, Transaction((), (Put(b"a", b""), DeleteRange(HERE)), (Put(b"b", b""),)))
-    assert outcome.unmet == (Unmet(1, Fault.TOO_MANY_ROWS),)
-    assert not outcome.succeeded
-    assert next(machine.versions.scan(HERE)).key == b"b"
-    assert results(machine, 3, DeleteRange(Range(b"k0", b"k4"))) == [Deleted(4)]
+    for time, allowed in ((2, False), (3, True)):
+        asked = Transaction((), (Put(b"a", b""), DeleteRange(HERE)), allow_failures=allowed)
+        assert execute(machine, time, asked) == too_many(1)
+    assert next(machine.versions.scan(HERE)).key == b"k0"
+    assert results(machine, 4, DeleteRange(Range(b"k0", b"k4"))) == [Deleted(4)]
 
 
 def test_one_group_with_too_many_keys_stops_the_delete_in_all() -> None:
@@ -213,11 +216,11 @@ def test_one_group_with_too_many_keys_stops_the_delete_in_all() -> None:
         while machine.running:
             machine.run()
     votes: dict[Machine, Effects] = {machine: machine.drain() for machine in (here, there)}
-    assert [vote.yes for vote, _ in votes[here].votes] == [False]
-    assert [vote.yes for vote, _ in votes[there].votes] == [True]
-    there.vote(Vote(ts(2), mid(2), A, yes=False))
+    assert [vote.can_then for vote, _ in votes[here].votes] == [False]
+    assert [vote.can_then for vote, _ in votes[there].votes] == [True]
+    there.vote(Vote(ts(2), mid(2), A, yes=True, can_then=False))
     (executed,) = there.drain().results
-    assert executed.result == Outcome(succeeded=False, unmet=(), results=())
+    assert executed.result == Aborted(in_then=True, failures=())
     assert there.versions.get(b"m") is not None
 
 
@@ -239,8 +242,7 @@ def test_a_delete_has_a_limit_of_bytes() -> None:
     machine = machine_of(limits, keys=0)
     sizes = (200, 40, 40, 40)
     results(machine, 2, *(Put(b"k%d" % number, b"v" * size) for number, size in enumerate(sizes)))
-    outcome = execute(machine, 3, then(DeleteRange(HERE)))
-    assert outcome.unmet == (Unmet(0, Fault.TOO_MANY_ROWS),)
+    assert execute(machine, 3, then(DeleteRange(HERE))) == too_many(0)
     assert results(machine, 4, DeleteRange(HERE, 9)) == [Deleted(1, b"k1")], "the first, whatever its size"
     assert results(machine, 5, DeleteRange(HERE, 9)) == [Deleted(2, b"k3")]
     assert results(machine, 6, DeleteRange(HERE)) == [Deleted(1)]
@@ -250,9 +252,9 @@ def test_limits_of_range_deletes_are_judged_before_ordering() -> None:
     validate(then(DeleteRange(HERE, 4), DeleteRange(HERE)), SMALL)
     with pytest.raises(LimitExceeded, match=r"are 5 keys together, .* limit of 4 keys \(delete_keys\)"):
         validate(then(DeleteRange(HERE, 4), DeleteRange(HERE, 1)), SMALL)
-    with pytest.raises(InvalidRequest, match=r"otherwise\[1\]: a range delete in .* must have a limit"):
-        validate(Transaction((), (), (Get(b"a"), DeleteRange(HERE))), SMALL)
-    validate(Transaction((), (), (DeleteRange(HERE, 4),)), SMALL)
+    with pytest.raises(LimitExceeded, match="in `otherwise` are 5 keys together"):
+        validate(Transaction((), (), (DeleteRange(HERE, 4), DeleteRange(HERE, 1))), SMALL)
+    validate(Transaction((), (), (DeleteRange(HERE, 4), DeleteRange(HERE))), SMALL)
 
 
 def test_an_overlay_hides_what_is_below_it() -> None:

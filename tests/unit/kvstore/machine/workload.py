@@ -20,6 +20,7 @@ from kvstore.machine.commands import (
     Tick,
     Unpin,
 )
+from kvstore.machine.formula import Combined
 from kvstore.machine.placement import Placement, Scheme, slot_token
 from kvstore.machine.request import (
     INT64_MAX,
@@ -40,6 +41,7 @@ from kvstore.machine.request import (
     Scan,
     Shape,
     Subject,
+    Swap,
     Transaction,
     Unchanged,
     validate,
@@ -48,7 +50,7 @@ from multicast.types import ClientId, GroupId, MessageId, ReplicaId, timestamp
 
 KEYS = [b"a", b"b", b"c{x}", b"d", b"e", b"f{x}", b"g", b"h"]
 VALUES = [b"1", b"-7", b"word", b"", str(INT64_MAX).encode(), str(INT64_MIN).encode(), b"007", b"1" * 20]
-LIMITS = Limits(value_bytes=40, transaction_rows=5, delete_keys=2, delete_bytes=24)
+LIMITS = Limits(transaction_rows=5, delete_keys=2, delete_bytes=24)
 WINDOW = 6
 
 
@@ -76,22 +78,25 @@ def some_range(rng: random.Random) -> Range:
     return Range(one, other if rng.random() < 0.9 else None)
 
 
-def some_operation(rng: random.Random, *, otherwise: bool = False) -> Operation:
+def some_operation(rng: random.Random) -> Operation:
     key = rng.choice(KEYS)
     kind = rng.randrange(9)
     if kind <= 2:
-        return Put(key, rng.choice(VALUES))
+        return Swap(key, rng.choice(VALUES)) if rng.random() < 0.2 else Put(key, rng.choice(VALUES))
     if kind == 3:
         return Delete(key)
     if kind == 4:
         return Get(key)
     if kind == 5:
         number = rng.choice([1, -1, 5, INT64_MAX, INT64_MIN])
-        return Calculate(key, rng.choice(list(Arithmetic)), number)
+        how = rng.choice([*Arithmetic, Arithmetic.ADD])
+        if how is not Arithmetic.ADD:
+            return Calculate(key, how, number)
+        return Calculate(key, how, number, rng.choice([None, None, -3, 0]), rng.choice([None, None, 1, 6]))
     if kind == 6:
-        return Append(key, rng.choice(VALUES))
+        return Append(key, rng.choice(VALUES), 40)
     if kind == 7:
-        limit = rng.choice([1, 2]) if otherwise or rng.random() < 0.3 else 0
+        limit = rng.choice([1, 2]) if rng.random() < 0.3 else 0
         return DeleteRange(some_range(rng), limit) if rng.random() < 0.5 else Get(key)
     return Scan(
         some_range(rng),
@@ -109,6 +114,10 @@ def some_condition(rng: random.Random, revisions: list[int]) -> Condition:
     how = rng.choice(list(Operator))
     if subject is Subject.VALUE:
         return Compare(rng.choice(KEYS), subject, how, rng.choice(VALUES))
+    if how is Operator.STARTS_WITH:
+        return Compare(rng.choice(KEYS), Subject.VALUE, how, rng.choice([b"", b"1", b"-", b"wo", b"1" * 20]))
+    if subject is Subject.NUMBER:
+        return Compare(rng.choice(KEYS), subject, how, rng.choice([-7, 0, 1, 5, INT64_MAX, INT64_MIN]))
     if subject is Subject.EXISTS:
         how = rng.choice([Operator.EQUAL, Operator.NOT_EQUAL])
         return Compare(rng.choice(KEYS), subject, how, rng.randrange(2))
@@ -117,11 +126,25 @@ def some_condition(rng: random.Random, revisions: list[int]) -> Condition:
     return Compare(rng.choice(KEYS), subject, how, rng.choice(revisions))
 
 
+def some_formula(rng: random.Random, conditions: int) -> tuple[Combined, ...]:
+    """Combine conditions, and what was combined, at random, until some roots are left."""
+    roots = list(range(conditions))
+    nodes: list[Combined] = []
+    while roots and rng.random() < 0.7:
+        members = sorted(rng.sample(roots, rng.randint(1, min(3, len(roots)))))
+        roots = [*(root for root in roots if root not in members), conditions + len(nodes)]
+        nodes.append(Combined(rng.random() < 0.6, tuple(members)))
+    return tuple(nodes[:8])
+
+
 def some_transaction(rng: random.Random, revisions: list[int]) -> Transaction:
+    conditions = tuple(some_condition(rng, revisions) for _ in range(rng.choice([0, 0, 1, 2, 3, 4])))
     transaction = Transaction(
-        tuple(some_condition(rng, revisions) for _ in range(rng.choice([0, 0, 1, 2, 3]))),
+        conditions,
         tuple(some_operation(rng) for _ in range(rng.choice([1, 1, 2, 3, 5]))),
-        tuple(some_operation(rng, otherwise=True) for _ in range(rng.choice([0, 0, 1, 2]))),
+        tuple(some_operation(rng) for _ in range(rng.choice([0, 0, 1, 2]))),
+        some_formula(rng, len(conditions)) if rng.random() < 0.5 else (),
+        rng.random() < 0.2,
     )
     for branch in (transaction.then, transaction.otherwise):
         if sum(each.limit for each in branch if isinstance(each, DeleteRange)) > LIMITS.delete_keys:

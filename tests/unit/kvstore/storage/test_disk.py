@@ -53,7 +53,7 @@ def test_an_identity_makes_sense(wrong: dict[str, Any]) -> None:
     [
         ({"cluster": "other"}, "is a disk of cluster 'other', not of 'test'"),
         ({"node": "n2"}, "is the disk of node 'n2', not of 'n1'"),
-        ({"format": 1}, "has format 1, but this program knows only format 9"),
+        ({"format": 1}, "has format 1, but this program knows only format 10"),
         ({"incarnation": "x"}, "incarnation must be in 1"),
         ({"clean": 1}, "clean and boot cannot be 1"),
         ({"extra": 1}, "unexpected keyword argument 'extra'"),

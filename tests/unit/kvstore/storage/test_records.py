@@ -294,7 +294,7 @@ def test_tags_and_bytes_of_records_are_those_of_the_disk_format() -> None:
     """A change of these is a change of the format: it needs another `identity.FORMAT`."""
     order = [Promised, Joined, Accepted, records._Decided, Delivery, Voted, Learned, Dropped, Configured]
     order += [records._Known, Reported, Counted, Remembered]
-    assert FORMAT == 9
+    assert FORMAT == 10
     assert dict(enumerate(order, 1)) | {60: records._Staged} == records.TAGS
     assert zlib.crc32(encode(SOME, Durable())) == 0xBD09BFFA
 

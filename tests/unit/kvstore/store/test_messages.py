@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore.machine import Vote
+from kvstore.machine import Decision, Vote
 from kvstore.machine.request import Get, Range, Scan, Shape
 from kvstore.machine.results import Got, KeyValue, Scanned
 from kvstore.storage.ports import Origin
@@ -76,7 +76,7 @@ RESPONSES: list[Response] = [
 ]
 SOME: list[StoreMessage] = [
     Results(GroupId(1), TS, (MID, MID), (TS, TS), (b"one", b"")),
-    Votes((Vote(TS, MID, GroupId(2), yes=True),), ((TS, False),)),
+    Votes((Vote(TS, MID, GroupId(2), yes=True),), ((TS, Decision.OTHERWISE_FAILS),)),
     VotesWanted((TS, TS)),
     Levels(Announcement(GroupId(1), TS, (Level(TS, 5), Level(Timestamp(0), 2**62)), wanted=Timestamp(7))),
     CalmLevels(Announcement(GroupId(1), TS, (Level(TS, 5),))),
@@ -141,7 +141,7 @@ def test_what_no_disk_has_a_row_for_is_no_place(place: int) -> None:
     gts = Timestamp(place)
     for message in (
         VotesWanted((gts,)),
-        Votes((), ((gts, True),)),
+        Votes((), ((gts, Decision.THEN),)),
         Votes((Vote(gts, MID, GroupId(0), yes=True),)),
     ):
         with pytest.raises(ValueError, match="Expected `int`"):

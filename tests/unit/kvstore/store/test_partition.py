@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kvstore.machine import Machine, MachineState, Placement, Scheme, Store, Vote
+from kvstore.machine import Decision, Machine, MachineState, Placement, Scheme, Store, Vote
 from kvstore.machine.codec import encode_request
 from kvstore.machine.commands import Command, Request
 from kvstore.machine.request import Compare, Get, Operator, Put, Range, Subject, Transaction
@@ -133,7 +133,7 @@ def test_a_read_that_is_asked_for_again_waits_once() -> None:
     assert answers == [2]
     assert len(partition._reads) + len(partition._arrived) == 1
     place = timestamp(10, A)
-    partition.receive(members(B)[0], Votes((), ((place, True),)), 20.0)
+    partition.receive(members(B)[0], Votes((), ((place, Decision.THEN),)), 20.0)
     partition.receive(members(B)[0], Levels(Announcement(B, place, ())), 20.0)
     answers += [message.number for _, _, message in partition.turn(20.0) if isinstance(message, Answer)]
     assert answers == [2, 1]

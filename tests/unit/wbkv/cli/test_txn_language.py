@@ -16,6 +16,7 @@ from wbkv.cli.script import (
     OPERATORS,
     VALUED,
     Script,
+    ScriptCombined,
     ScriptCondition,
     ScriptOperation,
     one,
@@ -67,9 +68,24 @@ def test_conditions_then_and_otherwise() -> None:
         ("unchanged(k) since 9", ScriptCondition("unchanged", one(b"k"), None, 9)),
         ("exists(prefix)", ScriptCondition("exists", b"prefix")),
         ("exists('then')", ScriptCondition("exists", b"then")),
+        ("number(k) >= -7", ScriptCondition("number", b"k", ">=", -7)),
+        ('value(k) <= "30"', ScriptCondition("value", b"k", "<=", b"30")),
+        ("value(k) starts_with 30", ScriptCondition("value", b"k", "starts_with", b"30")),
+        (
+            "any(exists(a), all(absent(b),\n version(a) <= 3))",
+            ScriptCombined(
+                "any",
+                (
+                    ScriptCondition("exists", b"a"),
+                    ScriptCombined(
+                        "all", (ScriptCondition("absent", b"b"), ScriptCondition("version", b"a", "<=", 3))
+                    ),
+                ),
+            ),
+        ),
     ],
 )
-def test_every_condition(text: str, condition: ScriptCondition) -> None:
+def test_every_condition(text: str, condition: ScriptCondition | ScriptCombined) -> None:
     assert parse(f"when {text}") == Script((condition,), (), ())
     assert parse(f"when {text} otherwise get k").otherwise == (ScriptOperation("get", b"k"),)
 
@@ -85,6 +101,9 @@ def test_every_condition(text: str, condition: ScriptCondition) -> None:
         ("del k", ScriptOperation("del", b"k")),
         ("del everything", ScriptOperation("del", b"everything")),
         ("del everything()", ScriptOperation("del", EVERYTHING)),
+        ("swap k v", ScriptOperation("swap", b"k", b"v")),
+        ("add k -3 floor 0", ScriptOperation("add", b"k", -3, floor=0)),
+        ("add k 3 ceiling 9 floor -9", ScriptOperation("add", b"k", 3, floor=-9, ceiling=9)),
         ("append log line", ScriptOperation("append", b"log", b"line")),
         ("min k -9223372036854775808", ScriptOperation("min", b"k", -NUMBER_MAX - 1)),
         ("max k 9223372036854775807", ScriptOperation("max", b"k", NUMBER_MAX)),
@@ -109,8 +128,15 @@ def test_every_operation(text: str, operation: ScriptOperation) -> None:
         ("when exist(a)", "column 6: expected a condition .*, found exist: did you mean exists?"),
         ("when exists a", "column 13: expected ( after exists, found a"),
         ("when exists(a then get a", "column 15: expected ) after the key, found then"),
-        ("when value(alice) >= 30 then get a", "column 19: expected ==, !=, < or >, found >="),
-        ("when version(a) = 1", "column 17: expected ==, !=, < or >, found ="),
+        ("when value(alice) >= 30 then get a", "column 22: values are compared as bytes, .* number(...)"),
+        ("when version(a) = 1", "column 17: expected ==, !=, <, >, <= or >=, found ="),
+        ("when number(a) starts_with 1", "column 16: expected ==, !=, <, >, <= or >=, found starts_with"),
+        ("when number(a) > x", "column 18: expected a number, found x"),
+        ("when any() then get a", "column 10: expected a condition .*, found )"),
+        ("when any(exists(a)", "column 19: expected ) or , after a condition of any, found the end"),
+        ("add a 1 floor 0 floor 1", "column 17: floor is repeated"),
+        ("add a 1 floor", "column 14: expected the floor, found the end"),
+        ("min a 1 floor 0", "column 9: expected ; or the end after min a 1, found floor"),
         ("when version(a) == one", "column 20: expected a number, found one"),
         ("when version(a) == -1", "column 20: -1 must be from 0 to 9223372036854775807"),
         ("when exists(a) exists(b)", "column 16: expected and, then, otherwise or the end, found exists"),
@@ -153,6 +179,12 @@ def test_what_is_wrong_is_pointed_at(text: str, complaint: str) -> None:
     assert len(line) <= 72
 
 
+def test_conditions_may_be_nested_to_a_depth() -> None:
+    assert parse("when " + "all(" * 8 + "exists(a)" + ")" * 8).conditions
+    with pytest.raises(ScriptError, match="column 38: conditions are nested deeper than 8: flatten them"):
+        parse("when " + "all(" * 9 + "exists(a)" + ")" * 9)
+
+
 def test_the_pointer_shows_the_place_in_a_long_line() -> None:
     with pytest.raises(ScriptError) as caught:
         parse("; ".join(["get a"] * 100) + "; gat a; " + "; ".join(["get a"] * 100))
@@ -182,20 +214,36 @@ SIGNS = st.sampled_from(sorted(OPERATORS))
 VALUES = st.one_of(KEYS, st.just(b""))
 CONDITIONS = st.one_of(
     st.builds(ScriptCondition, st.sampled_from(["exists", "absent"]), KEYS),
-    st.builds(ScriptCondition, st.just("value"), KEYS, SIGNS, VALUES),
-    st.builds(ScriptCondition, st.sampled_from(NUMBERS), KEYS, SIGNS, UNSIGNED),
+    st.builds(ScriptCondition, st.just("value"), KEYS, st.one_of(SIGNS, st.just("starts_with")), VALUES),
+    st.builds(ScriptCondition, st.sampled_from(sorted(NUMBERS)), KEYS, SIGNS, UNSIGNED),
+    st.builds(ScriptCondition, st.just("number"), KEYS, SIGNS, SIGNED),
     st.builds(ScriptCondition, st.just("unchanged"), RANGES, st.none(), UNSIGNED),
+)
+FORMULAS: st.SearchStrategy[ScriptCondition | ScriptCombined] = st.recursive(
+    CONDITIONS,
+    lambda inner: st.builds(
+        ScriptCombined, st.sampled_from(["any", "all"]), st.lists(inner, min_size=1, max_size=3).map(tuple)
+    ),
+    max_leaves=6,
 )
 OPERATIONS = st.one_of(
     st.builds(ScriptOperation, st.just("get"), KEYS),
     st.builds(ScriptOperation, st.sampled_from(VALUED), KEYS, VALUES),
     st.builds(ScriptOperation, st.sampled_from(COUNTED), KEYS, SIGNED),
+    st.builds(
+        ScriptOperation,
+        st.just("add"),
+        KEYS,
+        SIGNED,
+        floor=st.none() | st.integers(-9, 0),
+        ceiling=st.none() | st.integers(0, 9),
+    ),
     st.builds(ScriptOperation, st.just("del"), st.one_of(KEYS, RANGES)),
     st.builds(ScriptOperation, st.just("scan"), RANGES, limit=st.integers(0, 9), reverse=st.booleans()),
 )
 SOME = st.lists(OPERATIONS, max_size=3).map(tuple)
 SCRIPTS = st.one_of(
-    st.builds(Script, st.lists(CONDITIONS, min_size=1, max_size=3).map(tuple), SOME, SOME),
+    st.builds(Script, st.lists(FORMULAS, min_size=1, max_size=3).map(tuple), SOME, SOME),
     st.builds(Script, st.just(()), st.lists(OPERATIONS, min_size=1, max_size=3).map(tuple), st.just(())),
 )
 
@@ -226,7 +274,8 @@ def test_a_damaged_script_is_read_or_pointed_at(script: Script, data: st.DataObj
 
 
 FRAGMENTS = [
-    "when ", "then ", "get ", "put ", "a ", "(", ")", ",", ";", "==", ">=", "'", '"', "\\", "#", "\n", "9 ",
+    "when ", "any(", "exists(a)", "then ", "get ", "put ", "a ",
+    "(", ")", ",", ";", "==", ">=", "'", '"', "\\", "#", "\n", "9 ",
 ]  # fmt: skip
 
 
@@ -259,17 +308,21 @@ def test_words_are_quoted_only_where_they_must_be() -> None:
 
 def test_json_says_the_same() -> None:
     assert scriptjson.parse(
-        """{"when": [["exists", "alice"], ["version", "bob", ">", 0],
+        """{"when": [["exists", "alice"], ["version", "bob", ">", 0], ["number", "n", ">=", -1],
+                     ["any", ["absent", "a"], ["all", ["value", "v", "starts_with", "x"]]],
                      ["value", "k", "==", {"base64": "/w=="}],
                      ["unchanged", {"prefix": "user/"}, 17], ["unchanged", "k", 17]],
             "then": [["add", "alice", -30], ["put", "k", ""], ["del", {"between": ["a", "m"]}],
                      ["scan", {"everything": true}, {"limit": 3, "reverse": true}],
-                     ["scan", {"between": ["a"]}]],
+                     ["scan", {"between": ["a"]}], ["add", "n", 1, {"floor": 0, "ceiling": 9}],
+                     ["swap", "k", "v"]],
             "otherwise": [["get", {"base64": "AA=="}], ["append", "log", "x"], ["del", "k"]]}"""
     ) == parse(
-        """when exists(alice) and version(bob) > 0 and value(k) == "\\xff"
+        """when exists(alice) and version(bob) > 0 and number(n) >= -1
+            and any(absent(a), all(value(v) starts_with x)) and value(k) == "\\xff"
             and unchanged(prefix(user/)) since 17 and unchanged(k) since 17
            then add alice -30; put k ''; del between(a, m); scan everything() limit 3 reverse; scan between(a)
+            add n 1 floor 0 ceiling 9; swap k v
            otherwise get "\\x00"; append log x; del k"""
     )
 
@@ -301,8 +354,16 @@ def test_json_says_the_same() -> None:
         ('{"then": [["scan", {"between": ["m", "a"]}]]}', "then[0]: the range from b'm' to b'a' is empty"),
         ('{"when": [["exist", "a"]]}', 'when[0]: "exist" is not a condition: did you mean exists?'),
         ('{"when": [["exists", "a", 1]]}', "when[0]: expected a key"),
-        ('{"when": [["version", "a", ">=", 1]]}', "when[0]: '>=' is not one of ==, !=, <, >"),
+        ('{"when": [["version", "a", "=", 1]]}', "when[0]: '=' is not one of ==, !=, <, >, <=, >="),
         ('{"when": [["version", "a", [], 1]]}', "when[0]: [] is not one of ==, !=, <, >"),
+        ('{"when": [["any", "exists"]]}', "when[0]: any: expected a condition, found 'exists'"),
+        (
+            '{"when": [' + '["all", ' * 9 + '["exists", "a"]' + "]" * 9 + "]}",
+            "when[0]: conditions are nested",
+        ),
+        ('{"then": [["add", "a", 1, {"flor": 1}]]}', 'then[0]: expected {"floor": NUMBER'),
+        ('{"then": [["add", "a", 1, {}, 1]]}', "then[0]: expected a key, a number and bounds"),
+        ('{"then": [["get", "a"]], "allow_failures": 1}', "allow_failures must be true or false, not 1"),
         ('{"when": [["version", "a", "==", "1"]]}', "when[0]: expected a number from 0 to"),
         ('{"when": [["unchanged", "a"]]}', "when[0]: expected keys and a revision"),
     ],
@@ -310,3 +371,8 @@ def test_json_says_the_same() -> None:
 def test_bad_json_is_named(text: str, complaint: str) -> None:
     with pytest.raises(scriptjson.ScriptJsonError, match=f"^{re.escape(complaint)}"):
         scriptjson.parse(text)
+
+
+def test_the_json_may_allow_failures() -> None:
+    assert scriptjson.parse('{"then": [["get", "a"]], "allow_failures": true}').allow_failures
+    assert not scriptjson.parse('{"then": [["get", "a"]]}').allow_failures

@@ -230,7 +230,8 @@ def test_an_operation_that_failed_leaves_no_ok(link: ModelLink, monkeypatch: pyt
     monkeypatch.setattr(link.store, "_perform", lambda *_: failure)
     with pytest.raises(wbkv.OperationFailed):
         recorded.client.append("x", b"1,")
-    assert [event[0] for event in recorded.events()] == ["invoke", "unknown"]
+    recorded.client.txn(allow_failures=True).then(wbkv.append("x", b"1,")).commit()
+    assert [event[0] for event in recorded.events()] == ["invoke", "fail", "invoke", "unknown"]
 
 
 def test_closing_a_client_writes_what_it_recorded(registers: Recorded) -> None:

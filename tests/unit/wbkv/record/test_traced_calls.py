@@ -175,12 +175,33 @@ def test_of_a_transaction_the_branch_that_was_taken(traced: Traced) -> None:
     assert traced.line()[1:] == (True, read(x=old), [])
 
 
+def test_an_aborted_transaction_wrote_nothing(traced: Traced) -> None:
+    traced.client.put("text", b"no number")
+    traced.lines()
+    with pytest.raises(wbkv.OperationFailed):
+        traced.client.txn().then(wbkv.put("a", b""), wbkv.add("text", 1)).commit()
+    (line,) = traced.lines()
+    assert (line["outcome"], line["error"], line["writes"]) == ("failed", "OperationFailed", [])
+
+
+def test_reads_of_conditions_that_may_not_have_held_are_left_out(traced: Traced) -> None:
+    """Of any, one condition may hold and the others not; what a swap has returned is a read."""
+    old = traced.client.put("a", b"1")
+    traced.lines()
+    either = wbkv.any_of(wbkv.mod_revision("b") == 7, wbkv.mod_revision("a") == old)
+    both = wbkv.all_of(wbkv.absent("c"))
+    traced.client.txn().when(either, both).then(wbkv.swap("a", b"2")).commit()
+    (line,) = traced.lines()
+    assert {each["key"]: each["revision"] for each in line["reads"]} == {"c": 0, "a": old}
+    assert line["writes"] == written("a")
+
+
 def test_what_a_transaction_has_written_itself_shows_nothing(traced: Traced) -> None:
     client = traced.client
     old = client.put("p/1", b"1")
     client.put("text", b"no number")
     traced.lines()
-    client.txn().then(
+    client.txn(allow_failures=True).then(
         wbkv.scan("p/"),
         wbkv.put("p/2", b""), wbkv.get("p/2"),
         wbkv.delete(wbkv.prefix("p/")), wbkv.get("p/1"), wbkv.scan("p/"), wbkv.delete("p/2"),
