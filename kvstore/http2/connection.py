@@ -28,9 +28,9 @@ BLOCK_BYTES: Final = LIST_BYTES
 """Of a header block, in all its frames."""
 CONTINUATIONS: Final = 8
 """Frames that a header block may have behind its first."""
-CHUNK: Final = 64 << 10
+CHUNK: Final = 32 << 10
 """Bytes of a response in one frame, if the client takes such."""
-OUTPUT_BYTES: Final = 128 << 10
+OUTPUT_BYTES: Final = 64 << 10
 """Of responses that gather for one write; what is more waits where it is reserved for."""
 SETTINGS_COST: Final = 10
 """Of settings, in patience: they touch every stream."""

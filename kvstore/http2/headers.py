@@ -16,9 +16,13 @@ from kvstore.http2.errors import ConnectionFault, ErrorCode
 
 LIST_BYTES: Final = 16 << 10
 """Of all names and values of a block, with 32 bytes for each pair, as HPACK counts."""
-REMEMBERED: Final = 64
-"""Blocks of a connection that are remembered, if they are short."""
-SHORT: Final = 1 << 10
+REMEMBERED: Final = 16
+"""Blocks of a connection that are remembered, if they are short and mean little."""
+SHORT: Final = 256
+FEW: Final = 16
+"""Fields of a block that is remembered."""
+SMALL: Final = 1 << 10
+"""Bytes of their names and values."""
 
 Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
 T = TypeVar("T")
@@ -48,7 +52,7 @@ class HeaderReader(Generic[T]):
         found = self._meaning(fields)
         if before != self._table() or (before[2] is not None and before[2] is not table.dynamic_entries[0]):
             self._remembered.clear()
-        elif len(block) <= SHORT and len(self._remembered) < REMEMBERED:
+        elif len(block) <= SHORT and len(self._remembered) < REMEMBERED and _is_small(fields):
             self._remembered[block] = found
         return found
 
@@ -56,6 +60,10 @@ class HeaderReader(Generic[T]):
         """Return what differs after every change of the table; the newest entry, as an object."""
         entries = self._decoder.header_table.dynamic_entries
         return self._decoder.header_table_size, len(entries), entries[0] if entries else None
+
+
+def _is_small(fields: Fields) -> bool:
+    return len(fields) <= FEW and sum(len(name) + len(value) for name, value in fields) <= SMALL
 
 
 def literal(name: str, value: bytes) -> bytes:

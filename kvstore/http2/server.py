@@ -38,8 +38,10 @@ STRANGERS: Final = 256
 SPARE_FILES: Final = 256
 """Files that a process keeps for other things than clients."""
 BACKLOG: Final = 512
-WRITE_BUFFER: Final = 256 << 10
-"""Bytes that the transport holds before it is told no more."""
+WRITE_BUFFER: Final = 64 << 10
+"""Bytes that a client's transport may hold before it is given no more data. They, and one write, are what is
+held for a client that does not read, beside what is reserved for it.
+"""
 
 
 class Bounds(NamedTuple):
@@ -69,7 +71,9 @@ class Server:
         self._strangers: dict[ClientConnection, None] = {}
         """The connections that have not spoken HTTP/2 yet; the oldest is first."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = max(min(bounds.connections, files - SPARE_FILES), 1)
+        self._most = bounds.connections
+        if files != resource.RLIM_INFINITY:
+            self._most = max(min(self._most, files - SPARE_FILES), 1)
         self._numbers = itertools.count(1)
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -289,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
             if now - self._since > (GREETING_S if self._strange else LINGER_S):
                 self.abort()
             return
-        http.expire(now)
+        http.expire(now - TICK_S)  # methods that keep deadlines report them first, and better
         if self._pinged and self._heard < self._since:
             if now - self._since > ANSWER_S:
                 self.abort()

@@ -356,7 +356,9 @@ class Stream:
         if self._incoming is not None:
             connection.hold(-self._incoming.held)
             self._incoming.clear()
-        self._outgoing = None
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None and outgoing.writer is not None:
+            outgoing.writer.cancel()
         if self._callbacks is not None:
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:

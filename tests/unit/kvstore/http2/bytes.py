@@ -176,7 +176,9 @@ class Peer:
 
     def take(self) -> list[Frame]:
         """What the connection has to say."""
-        found = parsed(self.connection.output())
+        found: list[Frame] = []
+        while raw := self.connection.output():
+            found += parsed(raw)
         self.came += found
         return found
 

@@ -10,7 +10,7 @@ from kvstore.http2 import frames
 from kvstore.http2.connection import CONTINUATIONS
 from kvstore.http2.errors import ErrorCode
 from kvstore.http2.frames import END_HEADERS, frame
-from kvstore.http2.headers import LIST_BYTES, literal
+from kvstore.http2.headers import FEW, LIST_BYTES, REMEMBERED, SHORT, literal
 from kvstore.http2.patience import BURST, PER_S
 from kvstore.http2.status import Status
 from tests.unit.kvstore.http2.bytes import Peer, block, call, data, greeted, head, message, setting
@@ -131,12 +131,23 @@ def test_many_headers() -> None:
 
 def test_few_blocks_are_remembered() -> None:
     peer = greeted()
-    for number in range(300):
+    for number in range(100):
         peer.send(call(2 * number + 1, x=b"%d" % number))
-    assert len(peer.connection._headers._remembered) <= 64
-    for number in range(300, 310):
-        peer.send(call(2 * number + 1, x=b"v" * 5000 + b"%d" % number))
-    assert max(map(len, peer.connection._headers._remembered)) < 1100
+    assert len(peer.connection._headers._remembered) == REMEMBERED
+
+
+def test_blocks_that_are_long_or_mean_much_are_not_remembered() -> None:
+    peer = greeted()
+    peer.send(call(1, x=b"v" * SHORT))
+    large = b"\x40\x01a" + b"\x7f\x81\x07" + b"v" * 1024
+    peer.send(frame(frames.HEADERS, END_HEADERS, 3, block() + large) + data(message(), 3))
+    peer.send(frame(frames.HEADERS, END_HEADERS, 5, block() + b"\xbe") + data(message(), 5))
+    many = b"".join(literal("a", b"") for _ in range(FEW))
+    peer.send(frame(frames.HEADERS, END_HEADERS, 7, block() + many) + data(message(), 7))
+    assert len(peer.requests) == 4
+    assert not peer.connection._headers._remembered
+    peer.send(call(9))
+    assert len(peer.connection._headers._remembered) == 1
 
 
 def test_a_trickle_of_a_request_takes_no_more_than_has_arrived() -> None:

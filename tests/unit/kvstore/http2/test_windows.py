@@ -135,6 +135,21 @@ def test_a_writer_waits_for_its_client() -> None:
     asyncio.run(test())
 
 
+def test_a_writer_that_waits_learns_that_the_call_is_over() -> None:
+    async def test() -> None:
+        peer = greeted()
+        begun: list[Any] = []
+        peer.methods["/s/Chat"] = peer.methods["/s/Chat"]._replace(begin=lambda call, _: begun.append(call))
+        peer.send(setting(frames.INITIAL_WINDOW_SIZE, 0), head(1, __path=b"/s/Chat"))
+        writing = asyncio.create_task(begun[0].write(b"hello"))
+        await peer.settle()
+        begun[0].finish(Status.UNAVAILABLE)
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+
+    asyncio.run(test())
+
+
 def test_a_call_that_ends_amid_a_message_is_reset() -> None:
     async def test() -> None:
         peer = greeted()
