@@ -36,6 +36,7 @@ SUITE: Final = (
     Entry("cluster", 400.0),
     Entry("availability", 400.0),
     Entry("scan", 200.0),
+    Entry("compaction", 400.0),
     Entry("watchers", 200.0),
     Entry("far_votes", 200.0),
     Entry("embedded_cost", 120.0),

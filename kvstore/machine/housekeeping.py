@@ -31,7 +31,8 @@ from kvstore.machine.state import MachineState, Store
 from kvstore.machine.versions import Versions
 from multicast.types import Timestamp
 
-_STEPS: Final = 256
+_ROWS: Final = 64
+"""How many rows a slice costs, about: a millisecond."""
 
 
 class Housekeeper:
@@ -44,7 +45,7 @@ class Housekeeper:
         self._watermark = state.watermark
         self._pins = {pin.name: pin for pin in state.pins}
         self._chores = deque(state.chores)
-        self._chore: Iterator[None] | None = None
+        self._chore: Iterator[int] | None = None
         """The first of them, if it has begun."""
         self._sessions = Sessions(store.sessions, store.results, window)
         self.versions = Versions(store.latest, store.history)
@@ -163,7 +164,12 @@ class Housekeeper:
                 self._chore = self._sessions.sweep(command.before)
             else:
                 assert_never(command)
-        if sum(1 for _ in islice(self._chore, _STEPS)) < _STEPS:
+        left = _ROWS
+        for cost in self._chore:
+            left -= cost
+            if left <= 0:
+                break
+        else:
             self._chore = None
             chores.popleft()
         return bool(chores) and chores[0][0] <= self._watermark

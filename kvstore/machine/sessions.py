@@ -220,15 +220,17 @@ class Sessions:
         sessions = islice(self._sessions.items((0, ()), None), _LOOKED_AT)
         return any(session.last_deadline < before for _, session in sessions)
 
-    def sweep(self, before: int) -> Iterator[None]:
-        """Remove all sessions that have expired before a revision, a step at a time."""
+    def sweep(self, before: int) -> Iterator[int]:
+        """Remove all sessions that have expired before a revision, a step at a time, each of which costs a
+        row.
+        """
         start: SessionKey = (0, ())
         while rows := list(islice(self._sessions.items(start, None), _SLICE)):
             for key, _ in rows:
                 session = self._sessions.get(key)
                 if session is not None and session.last_deadline < before:
                     self._forget(key)
-                yield
+                yield 1
             client, destinations = rows[-1][0]
             start = (client, (*destinations, GroupId(0)))
 

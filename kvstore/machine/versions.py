@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -276,53 +275,72 @@ class Versions:
             decoded[revision] = row
         return _find(row, revision, key)
 
-    def _change(self, revision: int, key: bytes) -> KeyChange:
-        return _find(self._history.get(revision) or (), revision, key)
-
-    def compaction(self, floor: int) -> Iterator[None]:
-        """Drop what no read at the floor or above needs, a step at a time. Others may write in between.
+    def compaction(self, floor: int) -> Iterator[int]:
+        """Drop what no read at the floor or above needs, a step at a time; yield what each step has cost, in
+        rows. Others may write in between.
 
         Everything is executed that was delivered before the floor was this.
         """
         needed: dict[bytes, int] = {}
+        decoded: dict[int, Row] = {}
         start = 0
-        while rows := list(islice(self._history.items(start, floor + 1), _SLICE)):
+        while rows := self._oldest(start, floor):
             for revision, row in rows:
-                yield from self._compact(revision, row, floor, needed)
+                yield _cost_of_row(row)
+                yield from self._compact(revision, row, floor, needed, decoded)
             start = rows[-1][0] + 1
 
-    def _compact(self, revision: int, row: Row, floor: int, needed: dict[bytes, int]) -> Iterator[None]:
+    def _oldest(self, start: int, upto: int) -> list[tuple[int, Row]]:
+        """Return the next rows of history, as many as a step may decode."""
+        rows, left = [], _SLICE
+        for each in self._history.items(start, upto + 1):
+            rows.append(each)
+            left -= _cost_of_row(each[1])
+            if left <= 0:
+                break
+        return rows
+
+    def _compact(
+        self, revision: int, row: Row, floor: int, needed: dict[bytes, int], decoded: dict[int, Row]
+    ) -> Iterator[int]:
         kept = []
         for change in row:
             key = change.key
             if key not in needed:
                 if len(needed) == _REMEMBERED:
                     needed.clear()
-                needed[key] = yield from self._needed(key, floor)
+                needed[key] = yield from self._needed(key, floor, decoded)
             if needed[key] == revision:
                 kept.append(change)
             elif change.value is None:
                 latest = self._latest.get(key)
                 if latest is not None and latest.mod_revision == revision:
                     self._latest.delete(key)
-            yield
+            yield 1
         if not kept:
             self._history.delete(revision)
         elif len(kept) < len(row):
             self._history.put(revision, tuple(kept))
 
-    def _needed(self, key: bytes, floor: int) -> Generator[None, None, int]:
+    def _needed(self, key: bytes, floor: int, decoded: dict[int, Row]) -> Generator[int, None, int]:
         """The revision whose row has the key as of the floor; 0 if that is nowhere else needed."""
         latest = self._latest.get(key)
         revision = 0 if latest is None else latest.mod_revision
         if revision <= floor:
             return 0
         while revision > floor:
-            change = self._change(revision, key)
+            row = decoded.get(revision)
+            if row is None:
+                row = self._history.get(revision) or ()
+                if len(decoded) == _DECODED:
+                    decoded.clear()
+                decoded[revision] = row
+                yield _cost_of_row(row)
+            change = _find(row, revision, key)
             if change.base is not None:
                 return 0
             revision = change.previous
-            yield
+            yield 1
         return revision
 
 
@@ -392,6 +410,12 @@ def _find(row: Row, revision: int, key: bytes) -> KeyChange:
     if at == len(row) or row[at].key != key:
         raise InvariantBroken(f"history has no change of {key!r} at {revision}")
     return row[at]
+
+
+def _cost_of_row(row: Row) -> int:
+    """How many rows it counts for to decode a row of history, or to encode what is kept of it."""
+    size = sum([len(change.value) for change in row if change.value is not None])
+    return 1 + len(row) // CHANGES + size // ROW_BYTES
 
 
 def cost_of_version(found: Version) -> int:

@@ -17,6 +17,7 @@ from kvstore.machine.slices import RUN_ROWS
 from kvstore.node.ports import Outgoing
 from kvstore.storage.errors import DamagedRow
 from kvstore.storage.ports import GroupCheckpoint, Origin, StoreDisk
+from kvstore.store.chores import Chores
 from kvstore.store.compactor import Compactor
 from kvstore.store.comparison import Comparison
 from kvstore.store.errors import Overloaded
@@ -102,6 +103,7 @@ class StoreApplication:
         self._expire_at = now() + EXPIRE_S
         self._compactor = Compactor(keep or KeepHistory(), used)
         self._compact_at = now() + self._compactor.look_s
+        self._chores = Chores(work_clock)
         self._share = Share(now, work_clock)
         """Of the node's time, for long work of all partitions."""
 
@@ -175,7 +177,7 @@ class StoreApplication:
                 replica, machine, pass_s=self._compare_s, rows=disk.rows,
                 origin=partial(disk.origin, group), confirm=partial(disk.note_origin, group, None),
             )  # fmt: skip
-            found = Partition(replica, machine, closed, self._share, comparison)
+            found = Partition(replica, machine, closed, self._share, comparison, self._chores)
             self._partitions[group] = found
             found.decode = self._decoder
             if machine.placement.version > self.gateway.placement.version:

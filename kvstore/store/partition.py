@@ -21,6 +21,7 @@ from kvstore.machine.request import Get, footprint_of
 from kvstore.machine.slices import SLICE_ROWS, Meter
 from kvstore.node.ports import Outgoing
 from kvstore.storage.errors import DamagedRow
+from kvstore.store.chores import Chores
 from kvstore.store.comparison import Comparison
 from kvstore.store.gate import Announcement, Gate
 from kvstore.store.messages import (
@@ -125,9 +126,11 @@ class Partition:
         closed: Timestamp = NO_TIMESTAMP,
         share: Share | None = None,
         comparison: Comparison | None = None,
+        chores: Chores | None = None,
     ) -> None:
-        """`closed` is what the gate had closed when the machine's state was committed; `share` is that of the
-        node's long work. Without `comparison`, this replica neither asks others for digests nor answers them.
+        """`closed` is what the gate had closed when the machine's state was committed. `share` is that of the
+        node's long work, `chores` of what it drops. Without `comparison`, this replica neither asks others
+        for digests nor answers them.
         """
         self.comparison = comparison
         self.me = replica.me
@@ -185,6 +188,7 @@ class Partition:
         self._outgoing: list[Outgoing] = []
         self._pull_at = 0.0
         self._idle = False
+        self._chores = chores or Chores()
         self._more_work = False
         self.decode = RequestDecoder()
         """Decodes payloads; shared by all partitions of a node."""
@@ -501,7 +505,7 @@ class Partition:
             comparison.due or now >= comparison.wake_at or self.machine.verdict is not None
         ):
             self._take_comparison(comparison, now)
-        more_work = self.machine.work()
+        more_work = self._chores.work(self.machine, now)
         self.worked = self.worked or more_work or self._more_work
         self._more_work = more_work
         outgoing, self._outgoing = self._outgoing, []
@@ -533,11 +537,13 @@ class Partition:
     @property
     def wake_at(self) -> float:
         """When the next turn is due."""
-        if self._more_work or self._asked_for_more:
+        if self._asked_for_more:
             return 0.0
         wake_at = min(self._share.at, self._pull_at) if self.has_long_work else self._pull_at
         if self._ballot is not None and self.gate.wake_at < wake_at:
             wake_at = self.gate.wake_at
+        if self._more_work:
+            wake_at = min(wake_at, self._chores.at)
         return wake_at if self.comparison is None else min(wake_at, self.comparison.wake_at)
 
     @property

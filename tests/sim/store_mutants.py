@@ -18,7 +18,7 @@ from kvstore.machine.results import Decision, Refused, Result
 from kvstore.machine.sessions import Repeated, Sessions
 from kvstore.machine.slices import Meter
 from kvstore.machine.state import Judgement
-from kvstore.machine.versions import Versions
+from kvstore.machine.versions import Row, Versions
 from kvstore.machine.waiting import OpenTransaction
 from kvstore.node.ports import Outgoing
 from kvstore.node.snapshots import SnapshotTransfers
@@ -469,8 +469,8 @@ class CompactsAnyTime(Compactor):
 class DropsTheVersionAtTheFloor(Versions):
     """Compaction drops also what reads at the floor need."""
 
-    def _needed(self, key: bytes, floor: int) -> Generator[None, None, int]:
-        yield from super()._needed(key, floor)
+    def _needed(self, key: bytes, floor: int, decoded: dict[int, Row]) -> Generator[int, None, int]:
+        yield from super()._needed(key, floor, decoded)
         return 0
 
 

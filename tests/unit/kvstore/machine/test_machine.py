@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +22,7 @@ from kvstore.machine.commands import (
     Unpin,
 )
 from kvstore.machine.machine import Machine
+from kvstore.machine.ordered import MemoryMap
 from kvstore.machine.placement import Placement, Scheme
 from kvstore.machine.request import (
     Arithmetic,
@@ -437,7 +441,45 @@ def test_a_slice_of_compaction_is_bounded_even_for_one_hot_key() -> None:
     slices = 1
     while g.machine.work():
         slices += 1
-    assert slices == pytest.approx(2000 / 256, abs=1), "its chain of versions is followed in slices, too"
+    # A row to decode and a change to look at, of each.
+    assert slices == pytest.approx(2 * 2000 / 64, abs=1), "its chain of versions is followed in slices, too"
+
+
+class CountingMap(MemoryMap[Any, Any]):
+    """A map that counts the bytes of the values in what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+        get = self.get
+        self.get = lambda key, *_: self.count(get(key))
+
+    def count(self, row: Any) -> Any:
+        self.read += sum(len(change.value or b"") for change in row or ())
+        return row
+
+    def items(self, start: Any, end: Any, *, reverse: bool = False) -> Iterator[tuple[Any, Any]]:
+        return ((key, self.count(row)) for key, row in super().items(start, end, reverse=reverse))
+
+
+@pytest.mark.parametrize("floor", [1, 60], ids=["followed from above", "dropped"])
+def test_a_slice_of_compaction_is_bounded_for_large_values(floor: int) -> None:
+    """Rows of 64 KiB each: a slice does not decode 64 of them, nor go through many."""
+    g = Group(store=Store(history=CountingMap()))
+    history: Any = g.store.history
+    for time in range(1, 61):
+        g.deliver(time, then(*(Put(b"k%d" % key, bytes(1024)) for key in range(64))))
+    g.deliver(100, Compact(ts(floor)))
+    most, more, slices = 0, True, 0
+    while more:
+        history.read = 0
+        more = g.machine.work()
+        slices += 1
+        most = max(most, history.read)
+    assert 0 < most < 1 << 20
+    if floor == 60:  # a row costs 25, for 64 changes and their values, and each change one more
+        assert slices == pytest.approx(60 * (25 + 64) / 64, abs=4)
+    assert len(list(g.store.history.items(0, None))) == (60 if floor == 1 else 0)
 
 
 def test_many_compactions_are_one() -> None:

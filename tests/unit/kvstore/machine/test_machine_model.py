@@ -313,7 +313,7 @@ def run(rng: random.Random, count: int, steps: int) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def small_slices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kvstore.machine.housekeeping._STEPS", 3)
+        patch.setattr("kvstore.machine.housekeeping._ROWS", 3)
         yield
 
 
