@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .PHONY: help up test java lint types layers unit campaign torture loadtest spark-cluster figures performance docs proto
 .PHONY: performance-long bench-etcd profile pictures reference sync-client traces
-.PHONY: clean
+.PHONY: clean sequences
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -89,6 +89,10 @@ campaign: $(VENV)/installed ## many seeds of the simulator, for an hour or so
 torture: $(VENV)/installed ## random faults of a cluster of processes under load, for half an hour or so
 	for seed in 1 2 3 4 5 6; do WBKV_TORTURE=300 WBKV_SEED=$$seed \
 		$(BIN)/python -m pytest tests/faults/test_store_faults.py -k torture || exit 1; done
+
+sequences: $(VENV)/installed ## pairs and triples of faults on real processes, for half an hour; goes on where it was
+	$(BIN)/python -m tests.faults.campaign
+	$(BIN)/python -m tests.faults.campaign --page
 
 loadtest: java ## a short load on a cluster by Locust: totals checked, and a page that reports on it
 	$(BIN)/python -m loadtests bank ycsb-b orders --users 20 --seconds 6 --processes 2 --set keys=500 --report
