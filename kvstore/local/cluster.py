@@ -1,9 +1,9 @@
 """Create, start, supervise and stop clusters of real processes on this machine.
 
 All files of a cluster are in one folder: `cluster.toml`, a folder `nX` with the disk of each node, its output
-`nX.log`, its socket `nX.sock` and, while it runs or if it crashed, its trace `nX.crash`. The process that runs
-the cluster holds a lock on `cluster.lock`, which the kernel releases however that process ends. Its nodes end
-with it, however it ends: see `supervise`.
+`nX.log`, its socket `nX.sock` and, while it runs or if it crashed, a trace `nX.crash`. The process that runs
+the cluster holds a lock on `cluster.lock`, which the kernel releases however that process ends. Its nodes
+end with it, however it ends: see `supervise`.
 """
 
 from __future__ import annotations
