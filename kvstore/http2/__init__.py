@@ -3,7 +3,7 @@
 - `call`: what a call is to the code that serves it, and what a method is;
 - `status`: gRPC's status codes;
 - `server`: the port, its connections, keep-alive, stopping;
-- `connection`: one connection's state machine, without I/O: frames in, frames out, limits;
+- `connection`, `output`: one connection's state machine, without I/O: frames in, frames out, limits;
 - `stream`, `incoming`: one call: messages as they arrive, replies as the client takes them;
 - `grpc`: what gRPC says in headers: paths, time-outs, statuses, metadata;
 - `headers`: HPACK, with whole header blocks remembered;

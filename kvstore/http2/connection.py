@@ -1,15 +1,14 @@
-"""One connection's state machine, without I/O: bytes go in, calls begin, bytes come out.
+"""One connection's state machine, without I/O: bytes go in, calls begin, frames come out.
 
 The rules are those of RFC 9113, as far as a server of gRPC needs them: no pushes, no priorities, no
-references in its own header blocks. `Connection.receive` takes whatever has arrived, `output` gives what has
-gathered.
+references in its own header blocks. `Connection.receive` takes whatever has arrived; what is to be sent is in
+`Connection.output`.
 """
 
 from __future__ import annotations
 
 import struct
 from asyncio import Future
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -18,9 +17,10 @@ from kvstore.http2.call import LARGE, Method
 from kvstore.http2.errors import ConnectionFault, ErrorCode
 from kvstore.http2.frames import FRAME_BYTES, HEADER, HEADER_BYTES, WINDOW, WINDOW_MAX
 from kvstore.http2.headers import LIST_BYTES, HeaderReader
+from kvstore.http2.output import Output
 from kvstore.http2.patience import Patience
 from kvstore.http2.status import Status
-from kvstore.http2.stream import REQUEST_S, Stream
+from kvstore.http2.stream import Stream
 
 RECEIVE_WINDOW: Final = 1 << 20
 """Bytes that a client may send on all streams before we have said anything."""
@@ -28,10 +28,6 @@ BLOCK_BYTES: Final = LIST_BYTES
 """Of a header block, in all its frames."""
 CONTINUATIONS: Final = 8
 """Frames that a header block may have behind its first."""
-CHUNK: Final = 32 << 10
-"""Bytes of a response in one frame, if the client takes such."""
-OUTPUT_BYTES: Final = 64 << 10
-"""Of responses that gather for one write; what is more waits where it is reserved for."""
 SETTINGS_COST: Final = 10
 """Of settings, in patience: they touch every stream."""
 
@@ -74,14 +70,12 @@ class Connection:
     def __init__(
         self, host: Host, limits: Limits, peer: str, clock: Callable[[], float], wake: Callable[[], None]
     ) -> None:
-        """`wake` is called when there is output, once until it was taken."""
+        """`wake` is called when there is output."""
         self._host = host
         self._methods = host.methods
         self.limits = limits
         self.peer = peer
         self.clock = clock
-        self._wake = wake
-        self._awake = False
         self.streams: dict[int, Stream] = {}
         self._working = 0
         """Calls that are not over, or whose work is not."""
@@ -103,86 +97,19 @@ class Connection:
         """A header block that goes on: its stream, whether that ends with it, what has arrived."""
         self._continuations = 0
         self._patience = Patience(clock)
-        # What we may send
+        self.output = Output(wake, self._patience)
         self.initial_window = WINDOW
-        self._send_window = WINDOW
-        self._chunk = FRAME_BYTES
-        self._output: list[bytes | memoryview] = []
-        self._size = 0
-        """Bytes of responses in the output."""
-        self._queue: deque[Stream] = deque()
-        """Streams with something to send, and a window for it, in turns."""
-        self.paused = False
-        """Whether the transport takes no more."""
+        """Bytes that the client takes on a new stream."""
         # What the client may send
         self._receive_window = WINDOW
         self._held = 0
         self._may_hold = limits.streams * (LARGE + grpc.PREFIX.size)
-        self.put(
+        self.output.put(
             frames.settings(
                 {frames.MAX_CONCURRENT_STREAMS: limits.streams, frames.MAX_HEADER_LIST_SIZE: LIST_BYTES}
             )
         )
         self._extend()
-
-    # Output
-
-    def put(self, frame: bytes) -> None:
-        """Send a frame that is not data."""
-        self._output.append(frame)
-        if not self._awake:
-            self._awake = True
-            self._wake()
-
-    def direct(self) -> int:
-        """Return how many bytes of data may be sent at once, in one frame."""
-        if self.paused or self._queue or self._size >= OUTPUT_BYTES:
-            return 0
-        return min(self._send_window, self._chunk)
-
-    def put_data(self, first: bytes, data: bytes | memoryview, last: bytes, size: int) -> None:
-        """Send data that take so much of the window, between the headers before and behind them."""
-        output = self._output
-        output.append(first)
-        output.append(data)
-        if last:
-            output.append(last)
-        self._size += size
-        self._send_window -= size
-        self._patience.worked += 1 + (size >> 12)
-        if not self._awake:
-            self._awake = True
-            self._wake()
-
-    def queue(self, stream: Stream) -> None:
-        """A stream has something to send, in its turn."""
-        self._queue.append(stream)
-        if not self._awake:
-            self._awake = True
-            self._wake()
-
-    def output(self) -> bytes:
-        """Take what is to be sent now. If that is all of it, `wake` is called when there is more."""
-        queue = self._queue
-        while queue and self._send_window > 0 and self._size < OUTPUT_BYTES and not self.paused:
-            queue.popleft().send_chunk(min(self._chunk, self._send_window))
-        found = b"".join(self._output)
-        self._output.clear()
-        self._size = 0
-        self._awake = bool(queue) and self._send_window > 0 and not self.paused
-        if self._awake:
-            self._wake()
-        return found
-
-    def resume(self) -> None:
-        """The transport takes more."""
-        self.paused = False
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._queue and not self._awake:
-            self._awake = True
-            self._wake()
 
     # Ends
 
@@ -191,7 +118,7 @@ class Connection:
         if not self.closing:
             self.fault = fault
             self.closing = True
-            self.put(frames.goaway(self._last, fault.code, str(fault)))
+            self.output.put(frames.goaway(self._last, fault.code, str(fault)))
             self.lost()
 
     def lost(self) -> None:
@@ -199,26 +126,22 @@ class Connection:
         self.closing = True
         for stream in list(self.streams.values()):
             stream.reset()
-        self._queue.clear()
+        self.output.clear()
 
     def go_away(self) -> None:
         """Serve no further calls."""
         if not self._leaving:
             self._leaving = True
-            self.put(frames.goaway(self._last, ErrorCode.NO_ERROR))
+            self.output.put(frames.goaway(self._last, ErrorCode.NO_ERROR))
 
     def ping(self) -> None:
         """Ask the client whether it is there: whatever it sends is an answer."""
-        self.put(frames.frame(frames.PING, 0, 0, b"wbkvping"))
+        self.output.put(frames.frame(frames.PING, 0, 0, b"wbkvping"))
 
     def expire(self, now: float) -> None:
         """End the calls whose time has passed."""
         for stream in list(self.streams.values()):
-            if stream.until is None:
-                if not stream.begun:
-                    stream.until = now + REQUEST_S
-            elif stream.until <= now:
-                stream.end(Status.DEADLINE_EXCEEDED, "the call's deadline has passed")
+            stream.expire(now)
 
     def leave(self, stream: Stream, work: Future[Any] | None) -> None:
         """A call is over. Its work counts until it is, too."""
@@ -254,7 +177,7 @@ class Connection:
         if not self._preface:
             if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
                 self.closing = True
-                self.put(NOT_HTTP2)
+                self.output.put(NOT_HTTP2)
                 return end
             if end < len(frames.PREFACE):
                 return 0
@@ -306,7 +229,7 @@ class Connection:
         if stream is None:
             self._check_closed(number)
         elif stream.ended:
-            self.put(frames.rst_stream(number, ErrorCode.STREAM_CLOSED))
+            self.output.put(frames.rst_stream(number, ErrorCode.STREAM_CLOSED))
             stream.reset()
         elif size > stream.receive_window:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "data beyond the stream's window")
@@ -327,7 +250,7 @@ class Connection:
         more = RECEIVE_WINDOW - max(self._held - self._may_hold, 0) - self._receive_window
         if more > 0 and not self.closing:
             self._receive_window += more
-            self.put(frames.window_update(0, more))
+            self.output.put(frames.window_update(0, more))
 
     def _check_closed(self, number: int) -> None:
         """A frame is of no open stream: of one that has been, it is late; of others, wrong."""
@@ -374,11 +297,11 @@ class Connection:
             return
         if head.malformed or not head.pseudo:
             self._patience.spend()
-            self.put(frames.rst_stream(number, ErrorCode.PROTOCOL_ERROR))
+            self.output.put(frames.rst_stream(number, ErrorCode.PROTOCOL_ERROR))
             return
         if self._working >= self.limits.streams:
             self._patience.spend()
-            self.put(frames.rst_stream(number, ErrorCode.REFUSED_STREAM))
+            self.output.put(frames.rst_stream(number, ErrorCode.REFUSED_STREAM))
             return
         method = self._methods.get(head.path)
         if head.refusal or method is None or not self._host.admit():
@@ -399,9 +322,9 @@ class Connection:
             block = grpc.end_block(Status.RESOURCE_EXHAUSTED, details, begin=True)
         else:
             block = grpc.end_block(Status.UNIMPLEMENTED, f"unknown method {head.path:.200}", begin=True)
-        self.put(frames.headers(number, block, end=True))
+        self.output.put(frames.headers(number, block, end=True))
         if not ended:
-            self.put(frames.rst_stream(number, ErrorCode.NO_ERROR))
+            self.output.put(frames.rst_stream(number, ErrorCode.NO_ERROR))
 
     def _trailers(self, number: int, head: grpc.Head, *, ended: bool) -> None:
         if head.pseudo:
@@ -411,7 +334,7 @@ class Connection:
         if stream is None:
             return
         if stream.ended or not ended or head.malformed:
-            self.put(frames.rst_stream(number, ErrorCode.PROTOCOL_ERROR))
+            self.output.put(frames.rst_stream(number, ErrorCode.PROTOCOL_ERROR))
             stream.reset()
         else:
             stream.receive(b"", 0, 0, ended=True)
@@ -447,12 +370,10 @@ class Connection:
                     raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
                 window = value
             elif name == frames.MAX_FRAME_SIZE:
-                if not FRAME_BYTES <= value < 1 << 24:
-                    raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes at most")
-                self._chunk = min(value, CHUNK)
+                self.output.set_frame_size(value)
             elif name == frames.ENABLE_PUSH and value > 1:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "malformed settings")
-        self.put(frames.SETTINGS_ACK)
+        self.output.put(frames.SETTINGS_ACK)
         change, self.initial_window = window - self.initial_window, window
         if change:
             for stream in self.streams.values():
@@ -472,7 +393,7 @@ class Connection:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a ping of a stream")
         self._patience.spend()
         if not flags & frames.ACK:
-            self.put(frames.frame(frames.PING, frames.ACK, 0, payload))
+            self.output.put(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def _goaway(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) < 8:
@@ -487,10 +408,7 @@ class Connection:
         if not more:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window that does not grow")
         if not number:
-            self._send_window += more
-            if self._send_window > WINDOW_MAX:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
-            self._go_on()
+            self.output.widen(more)
             return
         stream = self.streams.get(number)
         if stream is None:

@@ -7,6 +7,7 @@ large message stays in the stream's usual window until it is accepted; then its 
 from __future__ import annotations
 
 import asyncio
+import math
 
 from kvstore.http2.call import LARGE, Room
 from kvstore.http2.frames import WINDOW
@@ -28,7 +29,7 @@ class TooLarge(BadMessage):
 class Incoming:
     """The bytes of one call that no reader has taken."""
 
-    __slots__ = ("_accepted", "_announced", "_buffer", "_largest", "held", "reader", "room")
+    __slots__ = ("_accepted", "_announced", "_buffer", "_largest", "held", "reader", "room", "until")
 
     def __init__(self, largest: int) -> None:
         self._buffer = bytearray()
@@ -36,6 +37,8 @@ class Incoming:
         self._announced = self._accepted = False
         self.room: Room | None = None
         """What is reserved for the first message."""
+        self.until = math.inf
+        """When all of the message must have arrived that was accepted."""
         self.held = 0
         """Bytes that count for the connection: those of messages that were not accepted."""
         self.reader: asyncio.Future[None] | None = None
@@ -66,10 +69,15 @@ class Incoming:
         self._announced = True
         return size
 
-    def accept(self, room: Room | None) -> None:
-        """Let the message arrive that was announced."""
+    def accept(self, room: Room | None, until: float) -> None:
+        """Let the message arrive that was announced, until then."""
         self._accepted = True
         self.room = room
+        self.until = until
+
+    def is_late(self, now: float) -> bool:
+        """Whether a message that was accepted takes too long to arrive, with what is reserved for it."""
+        return self.until <= now and not self.is_whole
 
     @property
     def is_empty(self) -> bool:
@@ -98,6 +106,7 @@ class Incoming:
         else:
             del self._buffer[:end]
         self._announced = self._accepted = False
+        self.until = math.inf
         return message
 
     def unaccepted(self) -> int:

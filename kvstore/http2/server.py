@@ -140,6 +140,10 @@ class Server:
             server.close()
         self._listening.clear()
 
+    def statistics(self) -> dict[str, int]:
+        """Return what `wbkv status` shows: what is open, and how many clients have broken the rules."""
+        return {"connections": len(self.connections), "calls": self.calls, "faults": self.faults}
+
     # What connections need
 
     def admit(self) -> bool:
@@ -253,17 +257,17 @@ class ClientConnection(asyncio.Protocol):
         if self._strange and http.greeted:
             self._strange = False
             self._server.greeted(self)
-        if http.paused and self._transport is not None and not self._deaf:
+        if http.output.paused and self._transport is not None and not self._deaf:
             self._deaf = True
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         """The client reads less than it is sent."""
-        self.http.paused = True
+        self.http.output.paused = True
 
     def resume_writing(self) -> None:
         """The client has read."""
-        self.http.resume()
+        self.http.output.resume()
         if self._deaf and self._transport is not None:
             self._deaf = False
             self._transport.resume_reading()
@@ -276,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
     def _flush(self) -> None:
         """Send all that has gathered in this round of the event loop."""
         http, transport = self.http, self._transport
-        found = http.output()
+        found = http.output.take()
         if transport is None or transport.is_closing():
             return
         if found:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvstore.http2.connection import Connection
 
 REQUEST_S: Final = 30.0
-"""How long the request of a unary call may take to arrive."""
+"""How long the request of a unary call, or a large message, may take to arrive."""
 
 _BEGIN: Final = frames.frame(frames.HEADERS, frames.END_HEADERS, 0, grpc.RESPONSE_BLOCK)[:5]
 """What the first frame of a response begins with, up to the number of its stream."""
@@ -166,7 +166,7 @@ class Stream:
             more = incoming.window() - self.receive_window
             if more >= frames.WINDOW // 2:
                 self.receive_window += more
-                self._connection.put(frames.window_update(self.number, more))
+                self._connection.output.put(frames.window_update(self.number, more))
 
     def _refuse(self, error: BadMessage) -> None:
         """End the call: its request is none."""
@@ -203,7 +203,7 @@ class Stream:
             if room is not None:
                 room.release()
             return
-        self._incoming.accept(room)
+        self._incoming.accept(room, self._connection.clock() + REQUEST_S)
         self._advance(self._incoming)
 
     async def read(self) -> Arrived | None:
@@ -258,11 +258,11 @@ class Stream:
         if self.over:
             return
         if self._outgoing is not None and self._outgoing.at:
-            self._connection.put(frames.rst_stream(self.number, ErrorCode.CANCEL))
+            self._connection.output.put(frames.rst_stream(self.number, ErrorCode.CANCEL))
             self.ended = True  # nothing further to tell
         else:
             block = grpc.end_block(status, details, trailing, begin=not self._responding)
-            self._connection.put(frames.headers(self.number, block, end=True))
+            self._connection.output.put(frames.headers(self.number, block, end=True))
         self._leave()
 
     # What the client gets
@@ -271,7 +271,7 @@ class Stream:
         """Put a message where it leaves with the next write, if the client takes it."""
         connection = self._connection
         size = len(message) + 5
-        if size > self.send_window or size > connection.direct():
+        if size > self.send_window or size > connection.output.direct():
             return False
         self.send_window -= size
         number = self.number
@@ -282,7 +282,7 @@ class Stream:
             first = _FIRST.pack(
                 _BEGIN, number, grpc.RESPONSE_BLOCK, size >> 8, size & 255, 0, 0, number, 0, size - 5
             )
-        connection.put_data(first, message, last, size)
+        connection.output.put_data(first, message, last, size)
         return True
 
     def _wait(self, message: bytes, end: bytes) -> _Outgoing:
@@ -296,7 +296,7 @@ class Stream:
         outgoing = self._outgoing
         if outgoing is not None and not outgoing.queued and self.send_window > 0:
             outgoing.queued = True
-            self._connection.queue(self)
+            self._connection.output.queue(self)
 
     def send_chunk(self, most: int) -> None:
         """Send the next part of what waits, as many bytes at most."""
@@ -317,17 +317,26 @@ class Stream:
         outgoing.at += size
         self.send_window -= size
         if outgoing.at < len(outgoing.bytes):
-            connection.put_data(first, piece, b"", size)
+            connection.output.put_data(first, piece, b"", size)
             self.may_send()
             return
         self._outgoing = None
-        connection.put_data(first, piece, outgoing.end, size)
+        connection.output.put_data(first, piece, outgoing.end, size)
         if outgoing.end:
             self._leave()
         elif outgoing.writer is not None and not outgoing.writer.done():
             outgoing.writer.set_result(None)
 
     # How it ends
+
+    def expire(self, now: float) -> None:
+        """End if the call's time has passed, or its client takes too long to send what it has begun."""
+        if self.until is None and not self.begun:
+            self.until = now + REQUEST_S
+        if self.until is not None and self.until <= now:
+            self.end(Status.DEADLINE_EXCEEDED, "the call's deadline has passed")
+        elif self._incoming is not None and self._incoming.is_late(now):
+            self.end(Status.DEADLINE_EXCEEDED, f"a message has not arrived within {REQUEST_S:g} s")
 
     def reset(self) -> None:
         """End: the client has cancelled the call, or is gone."""
@@ -351,7 +360,9 @@ class Stream:
         self.over = True
         connection, work = self._connection, self._work
         if not self.ended:
-            connection.put(frames.rst_stream(self.number, ErrorCode.NO_ERROR))  # it need not send the rest
+            connection.output.put(
+                frames.rst_stream(self.number, ErrorCode.NO_ERROR)
+            )  # it need not send the rest
         connection.leave(self, None if work is None or work.done() else work)
         if self._incoming is not None:
             connection.hold(-self._incoming.held)

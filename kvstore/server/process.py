@@ -51,6 +51,7 @@ class Server:
         self.signalled = False
         """Whether a signal has asked the process to stop."""
         self._unhandled = 0
+        self._api: Api | None = None
         self.engine = Engine(
             config, me, self._connect,
             on_address=lambda node, address: self.transport.add_peer(node, address),
@@ -160,7 +161,7 @@ class Server:
         if self.engine.service is None or listen is None:
             return None
         options = Options(self._config.id, self.me)
-        api = Api(self.engine.service, self.engine.facts(self.status), options)
+        self._api = api = Api(self.engine.service, self.engine.facts(self.status), options)
         await api.start(listen)
         logger.info("%s serves clients on %s", self.me, listen)
         return api
@@ -212,7 +213,12 @@ class Server:
     def status(self) -> dict[str, Any]:
         """Return what `wbkv status` shows."""
         host, port = self._config.addresses[self.me]
-        return {**self.engine.status(), "address": f"{host}:{port}", "transport": self.transport.statistics()}
+        found = {
+            **self.engine.status(),
+            "address": f"{host}:{port}",
+            "transport": self.transport.statistics(),
+        }
+        return found if self._api is None else {**found, "clients": self._api.server.statistics()}
 
 
 def _member(row: object) -> ReplicaId:

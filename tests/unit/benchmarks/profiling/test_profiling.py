@@ -41,6 +41,7 @@ def code_of(path: str, name: str) -> CodeType:
         ("kvstore/store/gateway.py", "_finish", "reply"),
         ("kvstore/api/convert.py", "transaction", "conversions"),
         ("kvstore/api/calls.py", "handle", "gRPC edge"),
+        ("kvstore/http2/connection.py", "_parse", "gRPC edge"),
         ("lib/site-packages/grpc/aio/_call.py", "__init__", "gRPC edge"),
         ("kvstore/wire/frames.py", "encode", "frames"),
         ("kvstore/node/loop.py", "turn", "turns"),

@@ -177,7 +177,7 @@ class Peer:
     def take(self) -> list[Frame]:
         """What the connection has to say."""
         found: list[Frame] = []
-        while raw := self.connection.output():
+        while raw := self.connection.output.take():
             found += parsed(raw)
         self.came += found
         return found

@@ -252,7 +252,7 @@ def test_the_first_frame_is_the_settings() -> None:
 def test_what_is_not_http2_is_told_so(said: bytes) -> None:
     peer = Peer()
     peer.connection.receive(said)
-    assert peer.connection.output().endswith(NOT_HTTP2)
+    assert peer.connection.output.take().endswith(NOT_HTTP2)
     assert peer.connection.closing
     head, _, body = NOT_HTTP2.partition(b"\r\n\r\n")
     assert b"content-length: %d" % len(body) in head
@@ -410,6 +410,29 @@ def test_a_request_that_never_ends_to_arrive() -> None:
     peer.take()
     assert peer.answer().status is Status.DEADLINE_EXCEEDED
     assert not peer.connection.streams
+
+
+def test_a_large_message_of_a_stream_that_never_ends_to_arrive() -> None:
+    """What is reserved for it is released."""
+
+    async def test() -> None:
+        peer = greeted()
+        raw = message(b"x" * 9000)
+        peer.send(head(1, __path=b"/s/Chat"), data(raw[:8500], end=False))
+        await peer.settle()
+        peer.connection.expire(1e6)
+        assert not peer.connection.streams
+        await peer.settle()
+        assert (peer.answer().status, peer.calls) == (Status.DEADLINE_EXCEEDED, 0)
+        peer.send(head(3, __path=b"/s/Chat"), data(raw[:8500], 3, end=False))
+        peer.send(data(raw[8500:] + message(b"more")[:7], 3, end=False))
+        await peer.settle()
+        peer.connection.expire(1e6)  # it has arrived, and a small one holds nothing
+        assert list(peer.connection.streams) == [3]
+        peer.connection.lost()
+        await peer.settle()
+
+    asyncio.run(test())
 
 
 def test_a_call_without_a_deadline_may_take_long_once_it_has_arrived() -> None:

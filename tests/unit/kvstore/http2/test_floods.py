@@ -77,6 +77,19 @@ def test_patience_comes_back_with_time() -> None:
     assert peer.goodbye() is None
 
 
+def test_patience_is_not_saved_up() -> None:
+    peer = greeted()
+    for _ in range(BURST + 1):
+        peer.now += 1.0
+        peer.connection.receive(PING)
+    peer.take()
+    assert peer.goodbye() is None
+    for _ in range(2 * BURST + 2):
+        peer.connection.receive(PING)
+    peer.take()
+    assert calmed(peer)
+
+
 def test_patience_comes_back_with_work() -> None:
     """Clients extend windows, and ping, as they receive."""
     peer = greeted()

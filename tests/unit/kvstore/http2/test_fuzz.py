@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore.http2 import frames
-from kvstore.http2.connection import CHUNK, OUTPUT_BYTES, RECEIVE_WINDOW
+from kvstore.http2.connection import RECEIVE_WINDOW
 from kvstore.http2.frames import FRAME_BYTES, PREFACE, frame
+from kvstore.http2.output import CHUNK, OUTPUT_BYTES
 from kvstore.http2.status import Status
 from tests.campaigns import CAMPAIGN
 from tests.unit.kvstore.http2.bytes import (
@@ -81,7 +82,7 @@ def test_nothing_that_a_client_sends_is_too_much(
         answered = 0
         for number, i in enumerate(range(0, len(raw), cut)):
             peer.connection.receive(raw[i : i + cut])
-            answered += len(peer.connection.output())
+            answered += len(peer.connection.output.take())
             assert held(peer) <= RECEIVE_WINDOW + LIMITS.streams * (LIMITS.message_bytes + 65_535)
             assert len(peer.connection.streams) <= peer.calls <= LIMITS.streams + len(peer.works)
             if number % 8 == 0:

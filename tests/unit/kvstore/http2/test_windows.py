@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kvstore.http2 import frames
-from kvstore.http2.connection import CHUNK, OUTPUT_BYTES, RECEIVE_WINDOW, Limits
+from kvstore.http2.connection import RECEIVE_WINDOW, Limits
 from kvstore.http2.errors import ErrorCode
 from kvstore.http2.frames import WINDOW, frame
+from kvstore.http2.output import CHUNK, OUTPUT_BYTES
 from kvstore.http2.status import Status
 from tests.unit.kvstore.http2.bytes import call, data, greeted, head, message, setting
 
@@ -104,18 +105,18 @@ def test_one_write_is_bounded_and_the_rest_waits_where_it_is_reserved() -> None:
     peer.connection.receive(b"".join(call(stream, b"x" * 100_000) for stream in range(1, 41, 2)))
     peer.connection.receive(b"")
     sizes = []
-    while peer.connection._awake:
-        sizes.append(len(peer.connection.output()))
+    while peer.connection.output._awake:
+        sizes.append(len(peer.connection.output.take()))
     assert max(sizes) < OUTPUT_BYTES + CHUNK
     assert sum(sizes) > 2_000_000
 
 
 def test_nothing_but_control_is_sent_while_the_transport_is_full() -> None:
     peer = greeted(WIDE)
-    peer.connection.paused = True
+    peer.connection.output.paused = True
     peer.send(call(1, b"hello"))
     assert (peer.answer().messages, peer.done) == (b"", 0)
-    peer.connection.resume()
+    peer.connection.output.resume()
     peer.take()
     assert (peer.answer().messages, peer.done) == (message(b"hello"), 1)
 
@@ -358,5 +359,10 @@ def test_what_is_held_is_bounded() -> None:
                 sent += 16_000
         assert most - 20_000 < sent <= most
         assert peer.connection._held == sent
+        assert granted(peer.take(), 0) == 0
+        for stream in (1, 3, 5, 7, 9, 11, 13, 15, 17):
+            peer.send(frame(frames.RST_STREAM, 0, stream, b"\0\0\0\x08"))
+        peer.take()
+        assert peer.connection._receive_window > RECEIVE_WINDOW // 3
 
     asyncio.run(test())

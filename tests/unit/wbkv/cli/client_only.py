@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 HIDDEN = (
-    "kvstore multicast lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab pyspark"
+    "kvstore multicast hpack lmdb msgspec uvloop sortedcontainers grpc_health grpc_reflection rich shtab"
+    " pyspark"
 )
 
 HIDE = """
