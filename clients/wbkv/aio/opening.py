@@ -56,6 +56,6 @@ class Opening(AsyncWithOnly, Generic[C]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(
-                f"{self!r} has no {name!r}: `await` it first, or use it in `async with`", name=name, obj=self
-            )
+            if name.startswith("_"):  # Python itself asks for such names, also of half-made copies
+                raise AttributeError(name)
+            raise AttributeError(f"{self!r} has no {name!r}: `await` it first, or use it in `async with`")

@@ -35,10 +35,11 @@ class DeleteCommand:
             raise ValueError("give a key, or --prefix, or --from and --to, or --all")
         if keys == EVERYTHING and not arguments.all:
             raise ValueError("this range contains all keys: pass --all to remove them all")
-        if arguments.all and not arguments.yes and not sys.stdin.isatty():
+        asks = arguments.all and not arguments.yes
+        if asks and not (sys.stdin and sys.stdin.isatty()):  # it is None if the descriptor is closed
             raise ValueError("--all removes every key: pass --yes, too, to confirm it. Nothing was deleted")
         with options.connect(arguments) as client:
-            if arguments.all and not arguments.yes:
+            if asks:
                 _confirm(client)
             target = argument(arguments.key, escaped=arguments.escaped) if keys is None else keys
             deleted = client.delete(target)

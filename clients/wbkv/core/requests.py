@@ -175,8 +175,7 @@ class Requests(Generic[V]):
         columns: bool = False,
     ) -> Plan[None]:
         """Scan a range: emits `streams.Page`. With `after`, only what is behind that key."""
-        if not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"the limit must be a positive int, or 0 for none, not {limit!r}")
+        check_limit(limit)
         asked = range_of(keys)
         level, at_least = self._level(consistency, revision)
         if after is not None:
@@ -457,6 +456,12 @@ class Requests(Generic[V]):
             )
             found.append(NodeStatus(name, address, partitions, answer.json))
         return found
+
+
+def check_limit(limit: int) -> None:
+    """Raise `ValueError` if the limit of a scan is invalid."""
+    if not isinstance(limit, int) or limit < 0:
+        raise ValueError(f"the limit must be a positive int, or 0 for none, not {limit!r}")
 
 
 def keys_of(page: streams.Page) -> list[bytes]:

@@ -25,7 +25,7 @@ from wbkv.codecs import Values
 from wbkv.core.calls import backoff, time_of
 from wbkv.core.effects import Emit, Plan, Wait, mapped, nothing
 from wbkv.core.environment import Environment
-from wbkv.core.requests import Requests
+from wbkv.core.requests import Requests, check_limit
 from wbkv.core.routing import Router
 from wbkv.core.streams import Page
 from wbkv.data import Entry, Key, KeyRange, Keys, V, key_bytes, keys_bytes, range_of
@@ -177,6 +177,7 @@ class Attempt:
         protected from changes before the commit.
         """
         self._check_open()
+        check_limit(limit)
         asked = range_of(keys)
         if after is not None:
             rest = self._raw.calls.router.beyond(asked, key_bytes(after), reverse=reverse)

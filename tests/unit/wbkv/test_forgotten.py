@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.unit.wbkv.model import ModelLink
 @pytest.mark.filterwarnings("ignore:.*never awaited:RuntimeWarning")
 def test_a_client_that_was_not_awaited() -> None:
     opening: Any = aio.connect("h:1")
+    assert repr(copy.copy(opening)) == repr(opening)
     with pytest.raises(
         AttributeError, match=r"wbkv.aio.connect\(...\), not awaited yet> has no 'get': `await` it"
     ):

@@ -404,6 +404,11 @@ def test_wrong_arguments_are_refused_at_once(link: ModelLink, client: wbkv.Clien
     with client.transaction() as tx:
         with pytest.raises(ValueError, match="limit"):
             tx.scan("a", limit=-1)
+        tx.put("a", b"")
+        with pytest.raises(ValueError, match="limit"):
+            tx.scan("a", limit=-1)
+        tx.rollback()
+    with client.transaction() as tx:
         with pytest.raises(TypeError, match="key"):
             tx.scan(7)  # type: ignore[arg-type]  # that is the test
         with pytest.raises(TypeError, match="value of b'a'"):

@@ -161,6 +161,15 @@ def test_help_is_a_command_too(words: str, capsys: pytest.CaptureFixture[str]) -
     assert (code, out, err) == run(capsys, *words.split(), "--help")
 
 
+def test_nothing_is_removed_without_an_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # Python's, if the descriptor is closed
+    code, _, err = run(capsys, "del", "--all")
+    assert code == 2
+    assert "pass --yes" in err
+
+
 def test_ranges_are_passed_alike(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"--prefix", "--from", "--to", "--all"}
     for name in ("scan", "del", "watch"):
