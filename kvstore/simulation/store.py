@@ -206,6 +206,7 @@ class StoreCluster(NodeSimulation):
     heal_s = 30.0
     limits = Limits()
     service_type: type[Service] = Service
+    page_bytes = PAGE_BYTES
     keep_history = KeepHistory()
     """How much history leaders keep."""
     scrub_s = 4.0
@@ -337,7 +338,7 @@ class StoreCluster(NodeSimulation):
     def _serve(self, machine: SimMachine, number: int, application: StoreApplication) -> None:
         """Start a node's API, as `kvstore.api.server` does on a port."""
         loop = self.event_loop(machine.me, machine.rate)
-        service = self.service_type(application.gateway, machine.turn_soon, page_bytes=PAGE_BYTES)
+        service = self.service_type(application.gateway, machine.turn_soon, page_bytes=self.page_bytes)
         addresses = {NodeId(f"n{i}"): self.address(i) for i in range(self.scenario.replicas)}
         first = {g: [self.node_of(member) for member in self.first.members(g)] for g in self.first.groups}
         facts = Facts(partial(topology_of, addresses, first, application, self.node_of), dict)
