@@ -287,10 +287,12 @@ def thrice(on: Event, work: Callable[[], object]) -> None:
     """Do the same in three processes, as many as there are nodes, until this one is killed."""
     parent = os.getpid()
     children = [os.fork() for _ in range(2) if os.getpid() == parent]
-    if all(children):
+    first = all(children)  # fork returns 0 in a child
+    if first:
         on.set()
-    while children or os.getppid() == parent:
+    while first or os.getppid() == parent:
         work()
+    os._exit(0)  # not by way of what the libraries of the first one have to end
 
 
 def burn(_: Target, on: Event) -> None:
