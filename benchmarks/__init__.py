@@ -4,7 +4,8 @@
 `record` is their frame: sizes, command line, and the JSON files of `results/`, from which `page` makes the
 tables of docs/performance.md. By layer:
 
-    cluster   `cluster`, `availability`, `scan`, `compaction`, `far_votes`: three nodes, through the SDK
+    cluster   `cluster`, `availability`, `scan`, `compaction`, `far_votes`, `hot_key`, `growth`: three nodes,
+              through the SDK
     etcd      `etcd`: three nodes of etcd 3.4 beside three of ours (`make bench-etcd`)
     profile   `profile`: where the time of a transaction goes (`make profile`)
     client    `embedded_cost`, `command_start`

@@ -39,6 +39,7 @@ SUITE: Final = (
     Entry("compaction", 400.0),
     Entry("watchers", 200.0),
     Entry("far_votes", 200.0),
+    Entry("hot_key", 120.0),
     Entry("embedded_cost", 120.0),
     Entry("command_start", 120.0),
     Entry("store_cost", 200.0),

@@ -279,11 +279,19 @@ def _share_of_points(
         for key in writes:
             reads.pop(key, None)
     footprint = Footprint(tuple(reads), tuple(writes))
+    alone = len(destinations) == 1
     share = GroupShare(
-        (), tuple(mine), (), footprint,
-        allow_failures=transaction.allow_failures, only_puts=puts == len(mine) == len(writes),
-    )  # fmt: skip
-    return _with_failures(share, transaction, placement, group, destinations) if may_fail else share
+        (),
+        tuple(mine),
+        (),
+        footprint,
+        then_may_fail=frozenset(destinations) if may_fail and alone else _NO_GROUPS,
+        allow_failures=transaction.allow_failures,
+        only_puts=puts == len(mine) == len(writes),
+    )
+    if alone or not may_fail:
+        return share
+    return _with_failures(share, transaction, placement, group, destinations)
 
 
 def _with_failures(
