@@ -157,10 +157,12 @@ class Innocent(StoreClient):
         then: Sequence[Operation],
         conditions: Sequence[Condition] = (),
         otherwise: Sequence[Operation] = (),
+        *,
+        allow_failures: bool = False,
     ) -> wbkv.TxnResult[bytes] | None:
         """Execute a transaction: a short one, if it writes keys, and looks at no range."""
         began = self.loop.time()
-        found = await super().txn(then, conditions, otherwise)
+        found = await super().txn(then, conditions, otherwise, allow_failures=allow_failures)
         writes = any(isinstance(each, Put | Calculate) for each in then)
         if writes and not any(isinstance(each, RANGES) for each in (*then, *conditions, *otherwise)):
             self._check(f"a transaction of {self.loop.name}", began)
