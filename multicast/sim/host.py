@@ -309,6 +309,8 @@ class Host:
     def tick(self, life: int) -> None:
         """Call the replica at the time that it asked for."""
         if self.replica is not None and life == self._life and not self._is_suspended(self.tick, life):
+            if self._loop.now < self._wake_at < float("inf"):
+                return  # it asked for this time once, and was called before: its clock must not run ahead
             self._wake_at = float("inf")
             # Rounding must not let the clock fall short of the requested time.
             self.replica.tick(max(self.local(self._loop.now), self._wake_local))

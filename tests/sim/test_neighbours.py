@@ -7,13 +7,26 @@ from typing import Final
 import pytest
 
 from tests.campaigns import CAMPAIGN
-from wbkv_sim.neighbours import KINDS, CostlyApplication, Heavy, Nothing, Ranges, beside
+from wbkv_sim.neighbours import (
+    KINDS,
+    CostlyApplication,
+    Heavy,
+    Nothing,
+    Payloads,
+    Ranges,
+    Unread,
+    Watches,
+    beside,
+)
 
+ALL: Final = (Nothing, *KINDS)
+QUICK: Final = (Nothing, Payloads, Unread, Watches)
+"""Those that are simulated in some seconds; the test without slices runs beside `Ranges`."""
 WORKLOADS: Final = ("register", "bank", "counter", "append") if CAMPAIGN else ("register",)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("heavy", [Nothing, *KINDS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("heavy", ALL if CAMPAIGN else QUICK, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seed", range(10 if CAMPAIGN else 1))
 def test_no_call_takes_long_beside_heavy_clients(heavy: type[Heavy], workload: str, seed: int) -> None:
     assert beside(heavy, seed, workload).violation is None

@@ -48,9 +48,9 @@ def execute(placement: Placement, *transactions: Transaction) -> list[dict[Group
                 for executed in effects.results:
                     assert isinstance(executed.result, Outcome)
                     found[i][g] = executed.result
-                for vote, _ in effects.votes:
-                    for other in machines.values():
-                        other.vote(vote)
+                for vote, others in effects.votes:
+                    for other in others:
+                        machines[other].vote(vote)
         assert len(found[i]) == len(groups)
     return found
 
