@@ -708,7 +708,7 @@ def load():
     while not stop.is_set():
         client.put("load", b"")
 
-threads = [threading.Thread(target=load) for _ in range(4)]
+threads = [threading.Thread(target=load, daemon=True) for _ in range(4)]
 for thread in threads:
     thread.start()
 said = {in_child(lambda: client.get("a")) for _ in range(5)}
@@ -751,7 +751,7 @@ def load():
         with client.batch() as batch:
             batch.put("load", b"").result()
 
-threads = [threading.Thread(target=load) for _ in range(4)]
+threads = [threading.Thread(target=load, daemon=True) for _ in range(4)]
 for thread in threads:
     thread.start()
 said = {in_child(lambda: client.get("load")) for _ in range(30)}
